@@ -1,0 +1,307 @@
+"""The loop-nest record: what a fused kernel is, independent of target and of sizes.
+
+In: made by `fuse.py`. Out: read by `emit_llvm.py` / `emit_cuda.py` (code) and by `runtime/program.py` (slots).
+
+A kernel walks a space of `outer` dims (independent points) times `inner` dims (reduced or revisited at each point).
+Its statements form one graph (`scalar.py`); each stage names the values it needs, and a target computes a statement
+where its coordinates first become known, so nothing is written twice. All numbers that may change with a size are
+run-time slots: two calls with other shapes share the kernel, and its text is its identity.
+
+    map            outer dims only, one stage of stores
+    row reduction  inner dims, vectors along the last inner dim, accumulators, then stores once per point
+    column         inner dims, vectors along the last *outer* dim, one accumulator per lane
+    row stages     several inner stages over the same row (max; sum of exp; scale), each using earlier `carry` values
+
+ABI: `void kernel(intp* slots, intp begin, intp end)` does the items [begin, end); `Kernel.slots` gives the layout.
+An item is one block of one point row (see `items`). With splits > 1, items leave partial accumulators in the scratch,
+and a second call `kernel(slots, ~begin, end)` over *points* combines them in order and runs the remaining stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from tracejit.errors import InternalError
+from tracejit.lower.scalar import COMPARISONS, SCALAR_OPS, Stmt
+
+ACCUMULATE = ("add", "mul", "min", "max", "and", "or", "argmin", "argmax")
+# 0: the address does not move with the dim. 1, 2: it moves by that many elements (2 only for the vector dim: one part
+# of interleaved complex numbers). s: by a run-time stride.
+Stride = Literal["0", "1", "2", "s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one buffer is read or written: element dtype and, for each dim of the space, the class of its stride."""
+
+    dtype: np.dtype
+    strides: tuple[Stride, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """`acc = op(acc, value)` over a stage's inner loop, from the op's identity (empty loops give it).
+
+    For argmin and argmax `index` is the int64 position statement; the carry is the position of the first extreme
+    (nan counts as the extreme), and -1 for an empty loop. `any` and `all` are or and and over bool.
+    """
+
+    op: str
+    dtype: np.dtype
+    value: int
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`write[point (+ offset)] = value` where mask. With an offset (int64 elements) it is a scatter: lanes in order.
+
+    mode `set` stores; `add mul min max` combine with what is there.
+    """
+
+    write: int
+    value: int
+    offset: int | None = None
+    mask: int | None = None
+    mode: str = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One loop over the inner dims (`inner=True`) or one execution per point, with what it accumulates and stores."""
+
+    inner: bool
+    accumulators: tuple[Accumulator, ...] = ()
+    stores: tuple[Store, ...] = ()
+    checks: tuple[int, ...] = ()  # `check` statements that must run even if nothing uses their result
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One fused loop nest. Equal text means equal code."""
+
+    outer: int
+    inner: int
+    vector: Literal["outer", "inner"]  # vectors run along the last dim of this group
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    params: int
+    stmts: tuple[Stmt, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def rank(self) -> int:
+        return self.outer + self.inner
+
+    @property
+    def vector_dim(self) -> int:
+        return self.outer - 1 if self.vector == "outer" else self.rank - 1
+
+    @property
+    def serial(self) -> bool:
+        """Scatters run in order, by one thread, so that duplicates are exact and repeatable."""
+        return any(s.offset is not None or s.mode != "set" for stage in self.stages for s in stage.stores)
+
+    @property
+    def splittable(self) -> bool:
+        """Whether the first inner dim may be cut into parts whose accumulators are combined afterwards."""
+        inner = [s for s in self.stages if s.inner]
+        return len(inner) == 1 and not inner[0].stores and bool(inner[0].accumulators) and self.stages[0].inner
+
+    @cached_property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """All accumulators in order; `carry` statements number them."""
+        return tuple(a for s in self.stages for a in s.accumulators)
+
+    @cached_property
+    def slots(self) -> Slots:
+        return Slots.of(self)
+
+    @cached_property
+    def text(self) -> str:
+        """The kernel as readable, canonical text; the key of its machine code."""
+        dims = [f"i{d}" for d in range(self.rank)]
+
+        def access(a: Access) -> str:
+            return f"{a.dtype}[{', '.join(a.strides)}]"
+
+        lines = [
+            f"kernel outer={self.outer} inner={self.inner} vector={dims[self.vector_dim]} params={self.params}",
+            *(f"  r{k} = read {access(a)}" for k, a in enumerate(self.reads)),
+            *(f"  w{k} = write {access(a)}" for k, a in enumerate(self.writes)),
+            *(f"  v{i}: {s.dtype} = {_statement(s)}" for i, s in enumerate(self.stmts)),
+        ]
+        acc = 0
+        for stage in self.stages:
+            lines.append("  for each inner element:" if stage.inner and self.inner else "  at each point:")
+            for a in stage.accumulators:
+                position = "" if a.index is None else f" at v{a.index}"
+                lines.append(f"    acc{acc}: {a.dtype} {a.op}= v{a.value}{position}")
+                acc += 1
+            for s in stage.stores:
+                where = "" if s.offset is None else f" at v{s.offset}"
+                where += "" if s.mask is None else f" if v{s.mask}"
+                lines.append(f"    w{s.write} {'' if s.mode == 'set' else s.mode}= v{s.value}{where}")
+            for c in stage.checks:
+                lines.append(f"    check v{c}")
+        return "\n".join(lines) + "\n"
+
+
+def _statement(s: Stmt) -> str:
+    args = [f"v{a}" for a in s.args]
+    if s.op == "const":
+        value = s.attrs[0]
+        return value.hex() + f"  # {value!r}" if isinstance(value, float) else repr(value)
+    return f"{s.op}({', '.join([*args, *map(repr, s.attrs)])})"
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where each run-time number of a kernel sits in its int64 slot array.
+
+    extents[d]: length of dim d. block: length of one block of the last outer dim when vector == "outer" (else unused).
+    splits, split: number and length of the parts of the first inner dim. scratch: address for partial accumulators;
+    accumulator k of part s of point p is the 8-byte (argmin/argmax: 16-byte value then position) cell number
+    s * points + p after all cells of the accumulators before it, aligned to 16. errors: address of two int64:
+    site + 1 of the first failed check (0: none) and the failing value. stream: 1 if contiguous stores should bypass the
+    cache. Reads and writes: an address, then a stride in elements for each dim of class `s`.
+    """
+
+    extents: tuple[int, ...]
+    block: int
+    splits: int
+    split: int
+    scratch: int
+    errors: int
+    stream: int
+    params: tuple[int, ...]
+    reads: tuple[tuple[int, tuple[int | None, ...]], ...]
+    writes: tuple[tuple[int, tuple[int | None, ...]], ...]
+    count: int
+
+    @classmethod
+    def of(cls, k: Kernel) -> Slots:
+        at = k.rank + 6 + k.params
+        accesses: list[tuple[int, tuple[int | None, ...]]] = []
+        for a in (*k.reads, *k.writes):
+            address, at = at, at + 1
+            strides: list[int | None] = []
+            for s in a.strides:
+                strides.append(at if s == "s" else None)
+                at += s == "s"
+            accesses.append((address, tuple(strides)))
+        r = k.rank
+        return cls(tuple(range(r)), r, r + 1, r + 2, r + 3, r + 4, r + 5, tuple(range(r + 6, r + 6 + k.params)),
+                   tuple(accesses[: len(k.reads)]), tuple(accesses[len(k.reads):]), at)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided look at buffer number `buffer`: element offset, and a stride in elements per dim of the reader's space."""
+
+    buffer: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSite:
+    """What a failed check means: which index, into what, at the user's line."""
+
+    message: str  # with {value}
+    where: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its numbers: one step of a program.
+
+    `reads` and `writes` are in units of the access dtype (a complex buffer seen as floats has doubled strides).
+    """
+
+    kernel: Kernel
+    extents: tuple[int, ...]
+    params: tuple[int, ...]
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    sites: tuple[CheckSite, ...] = ()
+    ops: tuple[str, ...] = ()  # op names in order, for people
+    source_lines: tuple[str, ...] = ()  # the user's file:line, for people
+    name: str = field(default="kernel", compare=False)
+
+    @property
+    def points(self) -> int:
+        n = 1
+        for e in self.extents[: self.kernel.outer]:
+            n *= e
+        return n
+
+
+def items(kernel: Kernel, extents: tuple[int, ...], block: int, splits: int) -> int:
+    """How many items a launch has.
+
+    Item number = (row * blocks + b) * splits + s, where row counts the outer dims but the last (in row-major order) and b
+    the blocks of the last outer dim for vector == "outer"; for vector == "inner" row counts all outer dims and blocks = 1.
+    """
+    n = splits
+    last = kernel.outer - 1
+    for d in range(kernel.outer):
+        n *= -(-extents[d] // block) if d == last and kernel.vector == "outer" else extents[d]
+    return n
+
+
+def verify(kernel: Kernel) -> None:
+    """Check that a kernel is well formed: definitions before uses, dtypes that agree, each write stored."""
+
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise InternalError(f"malformed kernel: {message}\n{kernel.text}")
+
+    require(kernel.outer >= 1 and (kernel.vector == "outer" or kernel.inner >= 1), "no dim to run vectors along")
+    for a in (*kernel.reads, *kernel.writes):
+        require(len(a.strides) == kernel.rank, "an access has strides for other dims")
+        require(a.dtype.kind in "fiub", f"an access of dtype {a.dtype}")
+    first_stage: dict[int, int] = {}
+    number = 0
+    for k, stage in enumerate(kernel.stages):
+        for _ in stage.accumulators:
+            first_stage[number] = k
+            number += 1
+    for i, s in enumerate(kernel.stmts):
+        require(s.op in SCALAR_OPS, f"v{i} uses unknown statement {s.op!r}")
+        require(all(0 <= a < i for a in s.args), f"v{i} uses a later value")
+        kinds = [kernel.stmts[a].dtype for a in s.args]
+        match s.op:
+            case "load":
+                require(s.dtype == kernel.reads[s.attrs[0]].dtype, f"v{i} loads another dtype than its read has")
+                require([d.name for d in kinds] in ([], ["int64"], ["int64", "bool"]), f"v{i} has wrong load operands")
+            case "coord" | "param":
+                require(s.dtype == np.int64 and 0 <= s.attrs[0] < (kernel.rank if s.op == "coord" else kernel.params),
+                        f"v{i} is out of range")
+            case "carry":
+                acc = kernel.accumulators[s.attrs[0]]
+                want = np.dtype("int64") if acc.op.startswith("arg") else acc.dtype
+                require(s.dtype == want, f"v{i} carries another dtype")
+            case "select":
+                require(kinds[0].kind == "b" and kinds[1] == kinds[2] == s.dtype, f"v{i} selects among unlike dtypes")
+            case "cast" | "const":
+                pass
+            case "check":
+                require(kinds[0].kind == "b" and s.dtype.kind == "b", f"v{i} checks a non-bool")
+            case "bitcast":
+                require(kinds[0].itemsize == s.dtype.itemsize, f"v{i} changes width")
+            case _ if s.op in COMPARISONS:
+                require(kinds[0] == kinds[1] and s.dtype.kind == "b", f"v{i} compares unlike dtypes")
+            case _:
+                require(all(d == s.dtype for d in kinds), f"v{i} mixes dtypes")
+    stored = [s.write for stage in kernel.stages for s in stage.stores]
+    require(set(stored) == set(range(len(kernel.writes))), "a write is never stored or unknown")
+    for stage in kernel.stages:
+        for a in stage.accumulators:
+            require(a.op in ACCUMULATE and kernel.stmts[a.value].dtype == a.dtype, "an accumulator of another dtype")
+        for s in stage.stores:
+            require(kernel.stmts[s.value].dtype == kernel.writes[s.write].dtype, f"w{s.write} stores another dtype")
