@@ -1,0 +1,107 @@
+"""The lowered program as data: steps over numbered buffers.
+
+In: `fuse.py` makes a `Plan` from a graph. Out: `buffers.py` assigns storage to it, `runtime/program.py` runs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tracejit.lower.kernel import Launch, View
+
+if TYPE_CHECKING:
+    from tracejit.ir import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A C-contiguous block for `shape` elements of `dtype`. Inputs alone may have other strides (in elements).
+
+    input: given at each call, in order of `Plan.inputs`. constant: `value`, fixed. output: fresh at each call, handed to the
+    caller. temp: lives inside one call.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    role: Literal["input", "constant", "output", "temp"]
+    strides: tuple[int, ...] | None = None
+    value: np.ndarray | None = field(default=None, compare=False)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for e in self.shape:
+            n *= e
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """c[batch, m, n] = a[batch, m, k] @ b[batch, k, n] through BLAS; float32/64 and complex only.
+
+    View strides cover (*batch, rows, columns), in elements of `dtype`; for a and b one of the last two is 1 (or that extent is
+    1), a batch stride may be 0. c is contiguous.
+    """
+
+    dtype: np.dtype
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: View
+    b: View
+    c: View
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A library step run from Python: `op.eager(*inputs, **attrs)`; each result is copied into its output buffer.
+
+    Inputs are whole buffers, seen as NumPy arrays of the buffer's shape.
+    """
+
+    op: Op
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    where: str = ""
+
+
+Step = Launch | Gemm | Call
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order over buffers. `outputs` name, for each result of the graph, the buffer that holds it (it may be an
+    input or a constant, and may repeat)."""
+
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(s for s in self.steps if isinstance(s, Launch))
+
+
+def reads_of(step: Step) -> tuple[int, ...]:
+    """Buffers a step reads. A scatter also reads what it writes, which does not count here."""
+    if isinstance(step, Launch):
+        return tuple(v.buffer for v in step.reads)
+    return (step.a.buffer, step.b.buffer) if isinstance(step, Gemm) else step.inputs
+
+
+def writes_of(step: Step) -> tuple[int, ...]:
+    """Buffers a step writes."""
+    if isinstance(step, Launch):
+        return tuple(v.buffer for v in step.writes)
+    return (step.c.buffer,) if isinstance(step, Gemm) else step.outputs
