@@ -69,6 +69,14 @@ def _read_environment() -> tuple[Debug, int]:
 debug, _num_threads = _read_environment()
 
 
+def cache_directory() -> str:
+    """Where machine code is kept between processes; "" for nowhere."""
+    if debug.cache == "off":
+        return ""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return debug.cache or os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "tracejit")
+
+
 def num_threads() -> int:
     """How many threads a kernel may use."""
     return _num_threads
