@@ -1,0 +1,289 @@
+"""The intermediate representation: `Type`, `Op`, `Node`, `Graph`; a graph as text; `verify`.
+
+In: built by `trace/tracer.py` through `apply`. Out: rewritten by passes (`Graph -> Graph`), lowered by `lower/fuse.py`.
+
+A graph is strict and pure: promotion and broadcasting are nodes of their own, a node has one result (a control op a tuple, taken
+apart by `getitem` nodes), there are no weak types. Nodes are compared by identity and kept in program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from tracejit.errors import InternalError
+
+Kind = Literal["source", "elementwise", "reduction", "movement", "indexing", "library", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Shape and dtype of a value.
+
+    >>> Type((3, 4), np.dtype("float32"))
+    f32[3, 4]
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for e in self.shape:
+            n *= e
+        return n
+
+    def __repr__(self) -> str:
+        d = self.dtype
+        short = "bool" if d.kind == "b" else f"{d.kind}{d.itemsize * 8}"
+        return f"{short}[{', '.join(map(str, self.shape))}]"
+
+
+AnyType = Type | tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """Everything known about one primitive, as data. Made only by the constructors in `ops/core.py`.
+
+    name, doc, kind: identity; `kind` decides how it is lowered.
+    infer(*types, **attrs): result type; raises TypeError, ValueError or IndexError naming the op, shapes and dtypes.
+    eager(*arrays, **attrs): the meaning, in NumPy; gets arrays of the inferred input types, gives the inferred type.
+    scalar: elementwise: `scalar(*values, **attrs)` over scalar statements. source: `scalar(at, *values, **attrs)` where `at.coords`
+        are int64 coordinates and `at.flat` the row-major position, and inputs are 0-d.
+    reduce: reduction only, see `Reduction`.
+    index: movement only: `index(coords, types, **attrs) -> list[Part]`, see `lower/index.py`.
+    vjp(g, y, *xs, **attrs): cotangent for each input (None: no gradient), in user code.
+    jvp(tangents, y, *xs, **attrs): tangent of the result; `tangents` has None for inputs that do not move. None: derived from vjp.
+    domain: (low, high) for random inputs of tests, one for all inputs or one for each; None: see tests/samples.py.
+    stateful: must not be merged or folded (prints, callbacks).
+    cost: rough scalar work per element, for fusion (1: an add; 20: a transcendental function).
+    """
+
+    name: str
+    kind: Kind
+    infer: Callable[..., AnyType]
+    eager: Callable[..., Any]
+    doc: str = ""
+    scalar: Callable[..., Any] | None = None
+    reduce: Reduction | None = None
+    index: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
+    domain: tuple[Any, ...] | None = None
+    stateful: bool = False
+    cost: int = 1
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How a reduction runs in a kernel: `accumulate` is a name of `lower.kernel.ACCUMULATE`.
+
+    before(value, **attrs) and after(carry, **attrs) are scalar rules around the loop; the accumulator's dtype is that of
+    `before`'s result. The node's attrs hold `axis` (tuple of non-negative ints, sorted) and `keepdims` is always
+    false in the IR (a reshape node restores dims).
+    """
+
+    accumulate: str
+    before: Callable[..., Any] = lambda x, **_: x
+    after: Callable[..., Any] = lambda x, **_: x
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One application of an op. `where` is the user's file:line; `name` is set for graph inputs."""
+
+    op: Op
+    inputs: tuple[Node, ...]
+    attrs: Mapping[str, Any]
+    type: AnyType
+    where: str = ""
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.type}>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape  # type: ignore[union-attr]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.type.dtype  # type: ignore[union-attr]
+
+
+def _no_eager(*_: Any, **__: Any) -> Any:
+    raise InternalError("a graph input or constant has no eager meaning")
+
+
+# The two ops without inputs that every graph is made of. `input` nodes are the graph's parameters; `constant` nodes hold an array
+# that was captured or folded (attrs: value, an np.ndarray nobody writes).
+INPUT = Op("input", "source", infer=lambda *, type: type, eager=_no_eager, doc="A parameter of the graph.")
+CONSTANT = Op("constant", "source", infer=lambda *, value: Type(value.shape, value.dtype),
+              eager=lambda *, value: value, doc="A fixed array.")
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """Inputs, nodes in program order (without the inputs), outputs. An output may be an input, and may repeat."""
+
+    inputs: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    name: str = "graph"
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def users(self) -> dict[Node, list[Node]]:
+        """Which nodes read each node (a node reading twice appears twice)."""
+        found: dict[Node, list[Node]] = {n: [] for n in (*self.inputs, *self.nodes)}
+        for node in self.nodes:
+            for i in node.inputs:
+                found[i].append(node)
+        return found
+
+    def to_dot(self) -> str:
+        """The graph in Graphviz's language."""
+        names = _names(self)
+        lines = [f'digraph "{self.name}" {{', "  rankdir=TB; node [shape=box, fontname=monospace];"]
+        for node in (*self.inputs, *self.nodes):
+            label = f"{names[node]}: {node.op.name}\\n{node.type!r}"
+            shape = ", style=filled, fillcolor=lightyellow" if node in self.outputs else ""
+            lines.append(f'  {names[node]} [label="{label}"{shape}];')
+            lines += [f"  {names[i]} -> {names[node]};" for i in node.inputs]
+        return "\n".join([*lines, "}"])
+
+
+def count(graph: Graph, op: str) -> int:
+    """How many nodes of a graph apply the op of that name."""
+    return sum(n.op.name == op for n in graph.nodes)
+
+
+def _names(graph: Graph) -> dict[Node, str]:
+    names: dict[Node, str] = {}
+    for k, node in enumerate(graph.inputs):
+        names[node] = f"x{k}"
+    v = c = 0
+    for node in graph.nodes:
+        if node.op is CONSTANT and node.type.size > 8:  # type: ignore[union-attr]
+            names[node], c = f"c{c}", c + 1
+        else:
+            names[node], v = f"v{v}", v + 1
+    return names
+
+
+def to_text(graph: Graph, constants: str = "parameters") -> str:
+    """The graph as a Python function that rebuilds it when traced.
+
+    Ops are called as `ops.<name>(inputs..., attr=...)`; large constants are extra parameters c0, c1, ... after the inputs.
+    """
+    names = _names(graph)
+    big = [n for n in graph.nodes if names[n].startswith("c")]
+    params = [f"{names[n]}" for n in (*graph.inputs, *big)]
+    width = max((len(names[n]) for n in graph.nodes), default=1)
+    lines = [f"def {graph.name if graph.name.isidentifier() else 'graph'}({', '.join(params)}):"]
+    for node in graph.inputs:
+        label = f"  {node.name}" if node.name else ""
+        lines.append(f"    # {names[node]}: {node.type!r}{label}")
+    for node in big:
+        lines.append(f"    # {names[node]}: {node.type!r}  constant")
+    for node in graph.nodes:
+        if names[node].startswith("c"):
+            continue
+        where = f"  {node.where.rsplit('/', 1)[-1]}" if node.where else ""
+        lines.append(f"    {names[node]:<{width}} = {_call(node, names)}  # {node.type!r}{where}")
+    outs = ", ".join(names[n] for n in graph.outputs)
+    lines.append(f"    return ({outs}{',' if len(graph.outputs) == 1 else ''})")
+    return "\n".join(lines) + "\n"
+
+
+def _call(node: Node, names: Mapping[Node, str]) -> str:
+    args = [names[i] for i in node.inputs]
+    args += [f"{k}={_attr(v)}" for k, v in node.attrs.items()]
+    return f"ops.{node.op.name}({', '.join(args)})"
+
+
+def _attr(value: Any) -> str:
+    """A faithful repr of an attribute."""
+    if isinstance(value, np.ndarray):
+        return f"np.array({value.tolist()!r}, dtype={value.dtype.name!r})" if value.dtype.kind != "f" else (
+            f"np.array({_floats(value.tolist())}, dtype={value.dtype.name!r})")
+    if isinstance(value, np.dtype):
+        return repr(value.name)
+    if isinstance(value, float):
+        return _floats(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_attr, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Graph):
+        return f"<graph {value.name}>"
+    return repr(value)
+
+
+def _floats(value: Any) -> str:
+    """repr of (nested lists of) floats in which nan and inf are readable by Python."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_floats, value))}]"
+    return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+
+
+def verify(graph: Graph) -> None:
+    """Check a graph: every node defined before its uses, and inference run again agrees with the recorded type.
+
+    Raises `InternalError` that shows the ten lines around the fault.
+    """
+    defined = set(graph.inputs)
+
+    def fail(node: Node, message: str) -> None:
+        names = _names(graph)
+        at = graph.nodes.index(node) if node in graph.nodes else len(graph.nodes)
+        around = graph.nodes[max(0, at - 5): at + 5]
+        listing = "\n".join(f"{'->' if n is node else '  '} {names.get(n, '?')} = "
+                            f"{_call(n, {i: names.get(i, '<undefined>') for i in n.inputs})}  # {n.type!r} {n.where}"
+                            for n in around)
+        raise InternalError(f"{graph.name}: {message}\n{listing}")
+
+    for node in graph.nodes:
+        if node in defined:
+            fail(node, "a node is listed twice")
+        if any(i not in defined for i in node.inputs):
+            fail(node, f"an input of {node.op.name} is not defined before its use")
+        try:
+            found = node.op.infer(*(i.type for i in node.inputs), **node.attrs)
+        except Exception as error:
+            fail(node, f"inference of {node.op.name} fails: {error}")
+        if found != node.type:
+            fail(node, f"{node.op.name} gives {found!r}, recorded is {node.type!r}")
+        defined.add(node)
+    for node in graph.outputs:
+        if node not in defined:
+            fail(node, "an output is not defined")
+
+
+def reachable(outputs: Iterable[Node]) -> set[Node]:
+    """All nodes that `outputs` depend on, inputs and themselves included."""
+    seen: set[Node] = set()
+    stack = list(outputs)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+    return seen
+
+
+def ancestors(node: Node) -> Iterator[Node]:
+    """The graph inputs and constants that `node` depends on."""
+    return (n for n in reachable([node]) if n.op is INPUT or n.op is CONSTANT)
