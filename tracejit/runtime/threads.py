@@ -1,0 +1,286 @@
+"""The thread pool: Python threads parked inside a native loop, with the GIL released.
+
+In: `launch(cell, kernel, slots, items, chunk)`, called by native code through `LAUNCH`. Out: the kernel has done all items.
+
+A launch cuts its items into chunks (by size only, so results do not depend on the thread count) and publishes one
+64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by one has a
+chunk, the caller too; the launch is over when all chunks are *finished*, so a worker that wakes late delays nobody.
+Workers look for tickets for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they cost nothing.
+One launch runs on the pool at a time; a caller that finds it busy does its items alone. A forked child has no pool
+and runs serially, until it asks for another number of threads.
+
+Read next: `executor.py` (who launches).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+
+from llvmlite import ir
+
+from tracejit import config
+from tracejit.runtime.build import native_module
+from tracejit.runtime.native import Code, Variable, Word
+
+SPIN = 50_000  # nanoseconds a worker looks for the next launch before it sleeps
+_CALLER_SPIN = 20_000  # nanoseconds a caller looks for the last chunks to finish before it sleeps
+
+# Words of a pool's memory. What different threads write often lies on different cache lines.
+_TICKET, _DONE, _SLEEPERS, _STOP, _BUSY = 0, 16, 32, 33, 48
+_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING = 64, 65, 66, 67, 68, 69
+_WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
+_MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
+_POOL_WORDS = 192
+_LEFT = (1 << 32) - 1
+
+
+def _emit(module: ir.Module) -> None:
+    """The pool in native code."""
+    clock = _emit_clock(module)
+    wait, post = _emit_wait(module), _emit_post(module)
+    wake = _emit_wake(module, post)
+    take = _emit_take(module, post)
+    _emit_worker(module, clock, wait, wake, take)
+    _emit_launch(module, clock, wait, wake, take)
+
+    f = Code(module, "initialize", 1, local=False)
+    (pool,) = f.args
+    for semaphore in (_WORK, _FINISHED):
+        f.call_symbol("pthread_mutex_init", pool + 8 * (semaphore + _MUTEX), 0)
+        f.call_symbol("pthread_cond_init", pool + 8 * (semaphore + _CONDITION), 0)
+    f.ret()
+
+    f = Code(module, "stop", 1, local=False)
+    (pool,) = f.args
+    f.store_shared(pool, _STOP, 1)
+    f.call(wake, pool, _LEFT)
+    f.ret()
+
+
+def _emit_clock(module: ir.Module) -> Code:
+    """Nanoseconds of a clock that only goes forward."""
+    f = Code(module, "clock", 0, returns=True)
+    time = f.stack(2)
+    f.call_symbol("clock_gettime", 6 if sys.platform == "darwin" else 1, time, int_first=True)
+    f.ret(f.load(time, 0) * 1_000_000_000 + f.load(time, 1))
+    return f
+
+
+def _emit_wait(module: ir.Module) -> Code:
+    f = Code(module, "wait", 1)
+    (semaphore,) = f.args
+    mutex, condition = semaphore + 8 * _MUTEX, semaphore + 8 * _CONDITION
+    f.call_symbol("pthread_mutex_lock", mutex)
+    with f.forever() as loop:
+        with f.when(f.load(semaphore) != 0):
+            loop.leave()
+        f.call_symbol("pthread_cond_wait", condition, mutex)
+    f.store(semaphore, 0, f.load(semaphore) - 1)
+    f.call_symbol("pthread_mutex_unlock", mutex)
+    f.ret()
+    return f
+
+
+def _emit_post(module: ir.Module) -> Code:
+    f = Code(module, "post", 1)
+    (semaphore,) = f.args
+    mutex, condition = semaphore + 8 * _MUTEX, semaphore + 8 * _CONDITION
+    f.call_symbol("pthread_mutex_lock", mutex)
+    f.store(semaphore, 0, f.load(semaphore) + 1)
+    f.call_symbol("pthread_mutex_unlock", mutex)
+    f.call_symbol("pthread_cond_signal", condition)
+    f.ret()
+    return f
+
+
+def _emit_wake(module: ir.Module, post: Code) -> Code:
+    """Wake up to `most` sleepers. Who wakes them strikes them off, so that nobody is woken twice."""
+    f = Code(module, "wake", 2)
+    pool, most = f.args
+    with f.forever():
+        sleepers = f.load_shared(pool, _SLEEPERS)
+        count = f.smaller(sleepers, most)
+        with f.when(count <= 0):
+            f.ret()
+        with f.when(f.exchange_if(pool, _SLEEPERS, sleepers, sleepers - count)):
+            with f.count(0, count):
+                f.call(post, pool + 8 * _WORK)
+            f.ret()
+    f.builder.unreachable()
+    return f
+
+
+def _emit_take(module: ir.Module, post: Code) -> Code:
+    """Do chunks of the current launch while some are left."""
+    f = Code(module, "take", 1)
+    (pool,) = f.args
+    with f.forever() as loop:
+        ticket = f.load_shared(pool, _TICKET)
+        left = ticket & _LEFT
+        with f.when(left == 0):
+            f.ret()
+        # These belong to the ticket: they change only once its count is 0, and then the exchange fails.
+        kernel, slots, items, chunk, chunks = (f.load_shared(pool, w) for w in (_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS))
+        with f.when(f.exchange_if(pool, _TICKET, ticket, ticket - 1)):
+            begin = (chunks - left) * chunk
+            f.call_address(kernel, slots, begin, f.smaller(begin + chunk, items))
+            with f.when(f.add_shared(pool, _DONE, 1) == chunks):
+                with f.when(f.load_shared(pool, _WAITING) != 0):
+                    f.call(post, pool + 8 * _FINISHED)
+        loop.again()
+    f.builder.unreachable()
+    return f
+
+
+def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: Code) -> None:
+    """The life of a worker: returns when the pool is stopped."""
+    f = Code(module, "worker", 1, local=False)
+    (pool,) = f.args
+
+    def chunks_left() -> Word:
+        return f.load_shared(pool, _TICKET) & _LEFT
+
+    def stopped() -> Word:
+        return f.load_shared(pool, _STOP) != 0
+
+    with f.forever() as life:
+        deadline = Variable(f, f.call(clock) + SPIN)
+        with f.forever() as spin:
+            with f.when(stopped()):
+                f.ret()
+            with f.when(chunks_left() != 0):
+                f.call(take, pool)
+                deadline.set(f.call(clock) + SPIN)
+            f.pause()
+            with f.when(f.call(clock) > deadline.get()):
+                spin.leave()
+        f.add_shared(pool, _SLEEPERS, 1)
+        # A launch or stop that came before this line did not see a sleeper: look once more.
+        with f.when((chunks_left() != 0) | stopped()):
+            sleepers = f.load_shared(pool, _SLEEPERS)
+            with f.when(sleepers > 0):
+                with f.when(f.exchange_if(pool, _SLEEPERS, sleepers, sleepers - 1)):
+                    life.again()
+        f.call(wait, pool + 8 * _WORK)
+        f.call(wake, pool, f.smaller(chunks_left() - 1, 2))  # one wakes two, two wake four, ...
+    f.builder.unreachable()
+
+
+def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: Code) -> None:
+    f = Code(module, "launch", 5, local=False)
+    cell, kernel, slots, items, chunk = f.args
+    pool = f.load_shared(cell, 0)
+
+    def run_alone() -> None:
+        f.call_address(kernel, slots, 0, items)
+        f.ret()
+
+    with f.when(pool == 0):
+        run_alone()
+    with f.when(f.load_shared(pool, _BUSY) != 0):
+        run_alone()
+    got = f.exchange_if(pool, _BUSY, 0, 1)
+    with f.when(Word(f, f.builder.not_(got.value))):
+        run_alone()
+    chunks = (items + chunk - 1) // chunk
+    values = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks, _WAITING: 0, _DONE: 0}
+    for index, value in values.items():
+        f.store_shared(pool, index, value)
+    f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | chunks)
+    f.call(wake, pool, f.smaller(chunks - 1, 2))
+    f.call(take, pool)
+
+    deadline = f.call(clock) + _CALLER_SPIN
+    with f.forever() as spin:
+        with f.when(f.load_shared(pool, _DONE) == chunks):
+            spin.leave()
+        with f.when(f.call(clock) > deadline):
+            f.store_shared(pool, _WAITING, 1)
+            with f.forever() as sleep:
+                with f.when(f.load_shared(pool, _DONE) == chunks):
+                    sleep.leave()
+                f.call(wait, pool + 8 * _FINISHED)  # a post may be left over from an earlier launch: look again
+            spin.leave()
+        f.pause()
+    f.store_shared(pool, _BUSY, 0)
+    f.ret()
+
+
+_functions = native_module("threads", _emit, ("initialize", "worker", "launch", "stop"))
+LAUNCH = _functions["launch"]  # void launch(cell, kernel, slots, items, chunk)
+_initialize = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(_functions["initialize"])
+_worker = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(_functions["worker"])
+_stop = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(_functions["stop"])
+
+_cell = ctypes.c_int64(0)  # address of the pool's memory; 0: run serially
+CELL = ctypes.addressof(_cell)
+_lock = threading.Lock()
+_workers: list[threading.Thread] = []
+_memories: list[ctypes.Array] = []  # never freed: a launch may still be reading a pool that has been replaced
+_size = 1  # the number of threads last asked for, the caller's included
+
+
+def size() -> int:
+    """How many threads a launch may use now, the caller's included."""
+    return 1 + len(_workers)
+
+
+def prepare() -> None:
+    """Have the workers that `config.num_threads()` asks for. Cheap when nothing has changed."""
+    if config.num_threads() != _size:
+        with _lock:
+            if config.num_threads() != _size:
+                _retire()
+                _start(config.num_threads())
+
+
+def _start(count: int) -> None:
+    global _size
+    _size = count
+    if count == 1:
+        return
+    memory = (ctypes.c_int64 * (_POOL_WORDS + 16))()
+    _memories.append(memory)
+    address = -(-ctypes.addressof(memory) // 128) * 128
+    _initialize(address)
+    try:
+        for k in range(count - 1):
+            thread = threading.Thread(target=_worker, args=(address,), name=f"tracejit-{k + 1}", daemon=True)
+            thread.start()
+            _workers.append(thread)
+    except RuntimeError:  # the interpreter is going down, or the system gives no more threads: do with what there is
+        pass
+    if _workers:
+        _cell.value = address
+
+
+def _retire() -> None:
+    """End the workers. Launches under way finish by themselves."""
+    address, _cell.value = _cell.value, 0
+    if address:
+        _stop(address)
+    for thread in _workers:
+        thread.join()
+    _workers.clear()
+
+
+def _at_exit() -> None:
+    with _lock:
+        _retire()
+
+
+def _in_child() -> None:
+    """After a fork the workers are gone, and what they held is as they left it."""
+    global _lock
+    _lock = threading.Lock()
+    _workers.clear()
+    _cell.value = 0
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
