@@ -2,8 +2,8 @@
 
 In: Python functions that call `Code` methods. Out: LLVM functions in an `ir.Module`, for `build.native_module`.
 
-Everything is an `int64` or a truth value; an address is an `int64` too, and memory is read and written by words. That is
-all that `threads.py` and `executor.py` need, and it reads nearly as the C it stands for.
+Everything is an `int64` or a truth value; an address is an `int64` too, and memory is read and written by words. That
+is all that `threads.py` and `executor.py` need, and it reads nearly as the C it stands for.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ class Code:
 
     def exchange_if(self, address: Number, index: int, expected: Number, value: Number) -> Word:
         """Store `value` if the word is `expected`, as one step for all threads; whether it was."""
-        both = self.builder.cmpxchg(self._at(address, index), self.word(expected), self.word(value), "seq_cst", "seq_cst")
+        where = self._at(address, index)
+        both = self.builder.cmpxchg(where, self.word(expected), self.word(value), "seq_cst", "seq_cst")
         return Word(self, self.builder.extract_value(both, 1))
 
     # ---- control
@@ -222,7 +223,7 @@ class Code:
         self.builder.call(self.builder.inttoptr(address.value, kind.as_pointer()), [self.word(a) for a in args])
 
     def call_symbol(self, name: str, *args: Number, int_first: bool = False) -> None:
-        """Call a C library function of words; with `int_first` the first parameter is a C int. The result is dropped."""
+        """Call a C library function of words; with `int_first` the first parameter is a C int. Drops the result."""
         kinds = [I32 if int_first and not k else I64 for k in range(len(args))]
         function = self._declared(name, ir.FunctionType(I32, kinds))
         values = [ir.Constant(kind, a) if isinstance(a, int) else a.value for kind, a in zip(kinds, args, strict=True)]

@@ -1,13 +1,13 @@
 """The thread pool: Python threads parked inside a native loop, with the GIL released.
 
-In: `launch(cell, kernel, slots, items, chunk)`, called by native code through `LAUNCH`. Out: the kernel has done all items.
+In: `launch(cell, kernel, slots, items, chunk)`, called by native code through `LAUNCH`. Out: all items are done.
 
 A launch cuts its items into chunks (by size only, so results do not depend on the thread count) and publishes one
-64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by one has a
-chunk, the caller too; the launch is over when all chunks are *finished*, so a worker that wakes late delays nobody.
-Workers look for tickets for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they cost nothing.
-One launch runs on the pool at a time; a caller that finds it busy does its items alone. A forked child has no pool
-and runs serially, until it asks for another number of threads.
+64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by
+one has a chunk, the caller too; the launch is over when all chunks are *finished*, so a worker that wakes late delays
+nobody. Workers look for tickets for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they
+cost nothing. One launch runs on the pool at a time; a caller that finds it busy does its items alone. A forked child
+has no pool and runs serially, until it asks for another number of threads.
 
 Read next: `executor.py` (who launches).
 """
@@ -124,7 +124,8 @@ def _emit_take(module: ir.Module, post: Code) -> Code:
         with f.when(left == 0):
             f.ret()
         # These belong to the ticket: they change only once its count is 0, and then the exchange fails.
-        kernel, slots, items, chunk, chunks = (f.load_shared(pool, w) for w in (_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS))
+        words = (_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS)
+        kernel, slots, items, chunk, chunks = (f.load_shared(pool, w) for w in words)
         with f.when(f.exchange_if(pool, _TICKET, ticket, ticket - 1)):
             begin = (chunks - left) * chunk
             f.call_address(kernel, slots, begin, f.smaller(begin + chunk, items))
