@@ -22,6 +22,7 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import CONSTANT, Graph, Node, Op, Type
+from tracejit.quiet import quietly
 
 
 class Recorder(Protocol):
@@ -345,8 +346,7 @@ def apply(op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any]) -> Any:
         out = trace.emit(op, args, attrs)
     else:
         try:
-            with np.errstate(all="ignore"):
-                result = op.eager(*[a._value for a in args], **attrs)
+            result = quietly(op.eager, *[a._value for a in args], **attrs)
         except Exception:
             op.infer(*[Type(a.shape, a.dtype) for a in args], **attrs)  # a better message, if the types are at fault
             raise

@@ -1,0 +1,480 @@
+"""Constructors of ops: each takes one declaration and gives the public function (its op is `.op`).
+
+In: everything about one primitive. Out: an `Op` record, its public function (conversion, promotion and broadcasting at the
+door, so that the IR stays strict), the Tensor operator or method, and the NumPy function it stands for.
+
+    elementwise   same shape in and out; `scalar` rule; `partials`
+    source        makes values from coordinates; `scalar(at, ...)`
+    reduction     folds axes with one accumulator
+    movement      shows inputs at other coordinates; linear, so it gives its `transpose`
+    library       anything that is a call rather than a loop
+    (indexing ops, gather and scatter, are declared in `indexing.py` with the plain `primitive`)
+
+Read next: `elementwise.py` for examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.ir import Kind, Node, Op, Reduction, Type
+from tracejit.quiet import quietly
+from tracejit.tensor import NUMPY_FUNCTIONS, Number, Tensor, apply, state, to_array, wrap
+
+# A dtype rule: common dtype after promotion -> (dtype the inputs are cast to, dtype of the result).
+DtypeRule = Callable[[np.dtype], tuple[np.dtype, np.dtype]]
+
+
+# -- dtype rules -----------------------------------------------------------------------------------------------------
+def same(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Result like the inputs."""
+    return d, d
+
+
+def numeric(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Result like the inputs; bool becomes the default int (as Python's True + True)."""
+    d = dtypes.default_int() if d.kind == "b" else d
+    return d, d
+
+
+def floating(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Integers become floats first."""
+    d = dtypes.to_float(d)
+    return d, d
+
+
+def real_floating(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """As floating; complex is refused."""
+    if d.kind == "c":
+        raise TypeError("complex is not supported")
+    return floating(d)
+
+
+def boolean(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Comparison: any inputs, bool result."""
+    return d, dtypes.bool_
+
+
+def logical(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Truth values: inputs become bool."""
+    return dtypes.bool_, dtypes.bool_
+
+
+def integral(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Integers and bool only."""
+    if d.kind not in "biu":
+        raise TypeError(f"{d} is not an integer or bool dtype")
+    return d, d
+
+
+def real_result(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """Complex inputs give a real result of the part's dtype."""
+    return d, dtypes.real_part(d)
+
+
+def real_ordered(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """As same; complex is refused."""
+    if d.kind == "c":
+        raise TypeError("complex is not supported")
+    return d, d
+
+
+# -- conversion and promotion at the door -------------------------------------------------------------------------------
+_PYTHON_NUMBERS = (bool, int, float, complex)
+
+
+def as_tensor(x: Any, dtype: Any = None) -> Tensor:
+    """A Tensor for any array-like: Tensors and Variables pass through, arrays keep their dtype, Python numbers get the default."""
+    if isinstance(x, Tensor):
+        return x if dtype is None else cast(x, dtype)
+    if state.trace is not None:
+        handle = getattr(state.trace, "lift", None)
+        if handle is not None and isinstance(x, np.ndarray) and dtype is None:
+            return handle(x)
+        if isinstance(x, (list, tuple)) and _holds_tensor(x):
+            return _stack_nested(x, dtype)
+    elif isinstance(x, (list, tuple)) and _holds_tensor(x):
+        return _stack_nested(x, dtype)
+    if hasattr(x, "__tensor__"):
+        return as_tensor(x.__tensor__(), dtype)
+    if not isinstance(x, (*_PYTHON_NUMBERS, np.ndarray, np.generic, list, tuple)) and hasattr(x, "__array__"):
+        x = np.asarray(x)
+    array = to_array(x, dtype)
+    return constant_tensor(array)
+
+
+def constant_tensor(array: np.ndarray) -> Tensor:
+    """A Tensor on a fresh array: itself when eager; a graph constant when traced."""
+    if state.trace is None:
+        return wrap(array)
+    return state.trace.constant(array)  # type: ignore[attr-defined]
+
+
+def _holds_tensor(x: Any) -> bool:
+    return isinstance(x, Tensor) or hasattr(x, "__tensor__") or (isinstance(x, (list, tuple)) and any(map(_holds_tensor, x)))
+
+
+# Set by `functions.py`, which knows how to stack (lists that hold tensors become one tensor).
+_stack_nested: Callable[[Any, Any], Tensor]
+
+
+def set_stacker(f: Callable[[Any, Any], Tensor]) -> None:
+    global _stack_nested
+    _stack_nested = f
+
+
+def cast(x: Tensor, dtype: Any) -> Tensor:
+    """`x` in `dtype`; the same tensor if it has it already."""
+    dtype = dtypes.as_dtype(dtype)
+    if x.dtype == dtype and not x._weak:
+        return x
+    return apply(CAST, (x,), {"dtype": dtype.name}) if x.dtype != dtype else wrap(x._value)
+
+
+def full(value: bool | int | float | complex, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    """A constant-filled tensor (a literal in the IR)."""
+    return apply(FULL, (), {"shape": shape, "value": value, "dtype": dtype.name})
+
+
+def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x if x.shape == shape else apply(BROADCAST, (x,), {"shape": shape})
+
+
+def broadcast_shape(name: str, shapes: Sequence[tuple[int, ...]], types: Sequence[Any] = ()) -> tuple[int, ...]:
+    """Common shape, or a ValueError naming op, shapes and dtypes."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(map(str, shapes))
+        of = f" (dtypes {', '.join(str(t) for t in types)})" if types else ""
+        raise ValueError(f"{name}: shapes {listed} do not broadcast{of}") from None
+
+
+def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) -> tuple[list[Any], np.dtype, bool]:
+    """Operands with promotion decided: Tensors of the input dtype, Python numbers as they are; that dtype; whether all are weak.
+
+    The first `booleans` operands are conditions: they become bool and take no part in promotion.
+    """
+    operands: list[Any] = []
+    strong: list[np.dtype] = []
+    weak: list[str] = []
+    for k, x in enumerate(args):
+        if not isinstance(x, _PYTHON_NUMBERS) or isinstance(x, np.generic):
+            x = as_tensor(x)
+            if k >= booleans:
+                (weak.append(x.dtype.kind.replace("u", "i")) if x._weak else strong.append(x.dtype))
+        elif k >= booleans:
+            weak.append(dtypes.weak_kind(x))
+        operands.append(x)
+    all_weak = not strong and any(isinstance(x, Number) for x in operands)
+    if all_weak:  # arithmetic among traced Python numbers is done in Python's own precision
+        common = {"b": dtypes.bool_, "i": dtypes.int64, "f": dtypes.float64, "c": dtypes.complex128}[max(weak, key="bifc".index)]
+    else:
+        common = dtypes.result_dtype(strong, weak)
+    try:
+        wanted, _ = rule(common)
+    except TypeError as error:
+        kinds = ", ".join(str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in operands)
+        raise TypeError(f"{name}: {error} (operands: {kinds})") from None
+    for k, x in enumerate(operands):
+        dtype = dtypes.bool_ if k < booleans else wanted
+        if isinstance(x, Tensor):
+            operands[k] = cast(x, dtype)
+        elif dtype.kind in "iu" and isinstance(x, int) and not (np.iinfo(dtype).min <= x <= np.iinfo(dtype).max):
+            raise OverflowError(f"{name}: Python integer {x} is out of bounds for {dtype}")
+    return operands, wanted, all_weak
+
+
+def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) -> Tensor:
+    """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own."""
+    operands, dtype, all_weak = convert(op.name, args, rule, booleans)
+    shape = broadcast_shape(op.name, [x.shape if isinstance(x, Tensor) else () for x in operands],
+                            [x.dtype if isinstance(x, Tensor) else type(x).__name__ for x in operands])
+    if not state.active:
+        arrays = [x._value if isinstance(x, Tensor) else np.asarray(x, dtypes.bool_ if k < booleans else dtype)
+                  for k, x in enumerate(operands)]
+        result = quietly(op.eager, *arrays)
+        return wrap(result if type(result) is np.ndarray else np.asarray(result))
+    tensors = [broadcast_to(x, shape) if isinstance(x, Tensor) else full(x, shape, dtypes.bool_ if k < booleans else dtype)
+               for k, x in enumerate(operands)]
+    out = apply(op, tensors, {})
+    return as_number(out) if all_weak else out
+
+
+def as_number(x: Tensor) -> Tensor:
+    """The same traced value as a weak Python number."""
+    number: Number = object.__new__(Number)
+    number._value = x._value
+    return number
+
+
+# -- constructors ------------------------------------------------------------------------------------------------------
+def publish(function: Callable[..., Any], op: Op, *, numpy: Any = None, dunder: str = "", method: str | bool = False) -> Callable[..., Any]:
+    """Name a public function, and attach it where users look for it: operator, method, NumPy function."""
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__ = op.doc
+    function.op = op  # type: ignore[attr-defined]
+    for f in numpy if isinstance(numpy, tuple) else () if numpy is None else (numpy,):
+        NUMPY_FUNCTIONS[f] = function
+    if dunder:
+        _attach_operator(dunder, function)
+    if method:
+        setattr(Tensor, method if isinstance(method, str) else op.name, function)
+    return function
+
+
+_REFLECTED = frozenset("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split())
+
+
+def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
+    def operand(x: Any) -> bool:
+        return isinstance(x, (Tensor, *_PYTHON_NUMBERS, np.ndarray, np.generic, list, tuple)) or hasattr(x, "__tensor__")
+
+    if dunder in ("neg", "pos", "abs", "invert"):
+        setattr(Tensor, f"__{dunder}__", function)
+        return
+
+    def forward(self: Tensor, other: Any) -> Any:
+        return function(self, other) if type(other) is Tensor or operand(other) else NotImplemented
+
+    setattr(Tensor, f"__{dunder}__", forward)
+    if dunder in _REFLECTED:
+        def reflected(self: Tensor, other: Any) -> Any:
+            return function(other, self) if operand(other) else NotImplemented
+
+        def augmented(self: Tensor, other: Any) -> Any:
+            result = function(self, other)
+            if result.shape != self.shape:
+                raise ValueError(f"{function.__name__}: result of shape {result.shape} does not fit in place into {self.shape}")
+            rebind(self, result if self._weak else cast(result, self.dtype))
+            return self
+
+        setattr(Tensor, f"__r{dunder}__", reflected)
+        setattr(Tensor, f"__i{dunder}__", augmented)
+
+
+def rebind(handle: Tensor, value: Tensor) -> None:
+    """Make `handle` stand for `value` from now on (augmented and item assignment)."""
+    if state.trace is not None:
+        state.trace.written(handle)
+    handle._value = value._value
+
+
+def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity: int, scalar: Callable[..., Any],
+                partials: Callable[..., Any] | None = None, vjp: Callable[..., Any] | None = None, doc: str = "", domain: Any = None,
+                cost: int = 1, booleans: int = 0, numpy: Any = None, dunder: str = "", method: str | bool = False) -> Callable[..., Any]:
+    """Declare an elementwise op of `arity` inputs.
+
+    eager: NumPy ufunc-like on arrays of the input dtype. scalar: the same over scalar values. partials(y, *xs): derivative of y
+    by each input (a tuple, or one value if arity is 1; None for no derivative; a Python number for a constant one). For
+    a non-holomorphic complex function give `vjp(g, y, *xs)` instead.
+    """
+
+    def infer(*types: Type) -> Type:
+        if len(types) != arity:
+            raise TypeError(f"{name} takes {arity} inputs, got {len(types)}")
+        rest = types[booleans:]
+        try:
+            wanted, result = dtype(rest[0].dtype)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
+        if any(t.shape != types[0].shape for t in types):
+            raise ValueError(f"{name}: shapes {', '.join(str(t.shape) for t in types)} differ")
+        if any(t.dtype != wanted for t in rest) or any(t.dtype.kind != "b" for t in types[:booleans]):
+            raise TypeError(f"{name}: inputs have dtypes {', '.join(str(t.dtype) for t in types)}, wanted {wanted}")
+        return Type(types[0].shape, result)
+
+    rule = vjp if vjp is not None else (_vjp_of_partials(partials) if partials is not None else None)
+    op = Op(name, "elementwise", infer, eager, doc, scalar=scalar, vjp=rule, jvp=_jvp_of_partials(partials) if partials else None,
+            domain=domain, cost=cost)
+    # dtype kinds for which NumPy on its own gives what the rule says
+    natural = frozenset(d for d in dtypes.ALL if _natural(dtype, d))
+
+    if arity == 1:
+        def function(x: Any, /) -> Tensor:
+            if not state.active and type(x) is Tensor and x._value.dtype in natural:
+                result = quietly(eager, x._value)
+                return wrap(result if type(result) is np.ndarray else np.asarray(result))
+            return call_elementwise(op, (x,), dtype, booleans)
+    elif arity == 2 and not booleans:
+        def function(x1: Any, x2: Any, /) -> Tensor:
+            if not state.active and type(x1) is Tensor and type(x2) is Tensor:
+                a, b = x1._value, x2._value
+                if a.dtype is b.dtype and a.dtype in natural and a.shape == b.shape:
+                    result = quietly(eager, a, b)
+                    return wrap(result if type(result) is np.ndarray else np.asarray(result))
+            return call_elementwise(op, (x1, x2), dtype, booleans)
+    else:
+        def function(*xs: Any) -> Tensor:
+            if len(xs) != arity:
+                raise TypeError(f"{name}() takes {arity} arguments, got {len(xs)}")
+            return call_elementwise(op, xs, dtype, booleans)
+
+    return publish(function, op, numpy=numpy, dunder=dunder, method=method)
+
+
+def _natural(rule: DtypeRule, d: np.dtype) -> bool:
+    try:
+        return rule(d)[0] == d
+    except TypeError:
+        return False
+
+
+def _vjp_of_partials(partials: Callable[..., Any]) -> Callable[..., Any]:
+    """Cotangent of each input: g times the conjugate of its partial derivative, an exact zero winning (`mul_zero`)."""
+
+    def vjp(g: Tensor, y: Tensor, *xs: Tensor, **attrs: Any) -> tuple[Tensor | None, ...]:
+        return tuple(None if p is None else scaled(g, p, x) for p, x in zip(_tuple(partials(y, *xs, **attrs)), xs, strict=True))
+
+    return vjp
+
+
+def _jvp_of_partials(partials: Callable[..., Any]) -> Callable[..., Any]:
+    def jvp(tangents: Sequence[Tensor | None], y: Tensor, *xs: Tensor, **attrs: Any) -> Tensor | None:
+        total: Tensor | None = None
+        for p, t in zip(_tuple(partials(y, *xs, **attrs)), tangents, strict=True):
+            if p is not None and t is not None:
+                term = t if isinstance(p, (int, float)) and p == 1 else MUL_ZERO(t, p)
+                total = term if total is None else total + term  # type: ignore[operator]
+        return total
+
+    return jvp
+
+
+def scaled(g: Tensor, partial: Any, x: Tensor) -> Tensor:
+    """g * conj(partial), zero where g is exactly zero, in the dtype of the input it belongs to."""
+    if isinstance(partial, (int, float)):
+        out = g if partial == 1 else -g if partial == -1 else g * partial  # type: ignore[operator]
+    else:
+        out = MUL_ZERO(g, CONJ(partial) if partial.dtype.kind == "c" else partial)
+    if out.dtype.kind == "c" and x.dtype.kind != "c":
+        out = REAL(out)
+    return out
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce: Reduction, vjp: Callable[..., Any] | None = None,
+              linear: bool = False, nonempty: bool = False, doc: str = "", domain: Any = None, numpy: Any = None,
+              method: bool = True) -> Callable[..., Any]:
+    """Declare a reduction over `axis` (None, an int or a tuple), with keepdims at the public function only.
+
+    vjp(g, y, x, axis): g and y have the reduced shape. linear: the tangent is the reduction of the tangent.
+    nonempty: an empty axis has no value (max, argmin): ValueError.
+    """
+
+    def infer(x: Type, *, axis: tuple[int, ...]) -> Type:
+        try:
+            wanted, result = dtype(x.dtype)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
+        if wanted != x.dtype:
+            raise TypeError(f"{name}: input has dtype {x.dtype}, wanted {wanted}")
+        if list(axis) != sorted(set(axis)) or any(not 0 <= a < x.ndim for a in axis):
+            raise ValueError(f"{name}: axis {axis} is out of range for shape {x.shape}")
+        if nonempty and x.size == 0 and any(x.shape[a] == 0 for a in axis):
+            raise ValueError(f"{name}: an empty axis of shape {x.shape} has no value")
+        return Type(tuple(n for a, n in enumerate(x.shape) if a not in axis), result)
+
+    jvp = None
+    if linear:
+        def jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, axis: tuple[int, ...]) -> Tensor:
+            return apply(op, (tangents[0],), {"axis": axis})
+
+    op = Op(name, "reduction", infer, eager, doc, reduce=reduce, vjp=vjp, jvp=jvp, domain=domain)
+
+    def function(x: Any, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+        t = as_tensor(x)
+        t = cast(t, dtypes.default_of(t.dtype.kind)) if t._weak else t
+        if dtype is not None:
+            t = cast(t, dtype)
+        return reduce_with(op, rule, t, axis, keepdims)
+
+    rule = dtype
+    return publish(function, op, numpy=numpy, method=method)
+
+
+def reduce_with(op: Op, rule: DtypeRule, t: Tensor, axis: Any, keepdims: bool) -> Tensor:
+    """Cast, normalise `axis`, apply, restore dims."""
+    try:
+        t = cast(t, rule(t.dtype)[0])
+    except TypeError as error:
+        raise TypeError(f"{op.name}: {error}") from None
+    axes = normalize_axes(op.name, axis, t.ndim)
+    if not axes and axis is not None and op.reduce is not None:  # reducing over no axis still maps elements
+        out = apply(op, (t,), {"axis": ()})
+    else:
+        out = apply(op, (t,), {"axis": axes})
+    if keepdims:
+        shape = tuple(1 if a in axes else n for a, n in enumerate(t.shape))
+        out = apply(RESHAPE, (out,), {"shape": shape})
+    return out
+
+
+def normalize_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """Sorted non-negative axes; None means all. A clear error names the op for a wrong axis."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    found = []
+    for a in given:
+        if not hasattr(a, "__index__"):
+            raise TypeError(f"{name}: axis must be an int, a tuple of ints or None, got {axis!r}")
+        found.append(normalize_axis(name, a, ndim))
+    if len(set(found)) != len(found):
+        raise ValueError(f"{name}: axis {axis} repeats a dim")
+    return tuple(sorted(found))
+
+
+def normalize_axis(name: str, axis: Any, ndim: int) -> int:
+    a = axis.__index__()
+    if not -ndim <= a < ndim:
+        raise np.exceptions.AxisError(f"{name}: axis {a} is out of bounds for a tensor of {ndim} dims")
+    return a % ndim
+
+
+def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callable[..., Any], doc: str = "", scalar: Any = None,
+              index: Any = None, transpose: Any = None, vjp: Any = None, jvp: Any = None, domain: Any = None,
+              stateful: bool = False, cost: int = 1) -> Op:
+    """Declare a source, movement, indexing or library op; its public function is written beside it.
+
+    transpose(g, *types, **attrs): for a movement op linear in each input, the cotangent of each input (tuple, or one).
+    """
+    if transpose is not None:
+        def vjp(g: Tensor, y: Tensor, *xs: Tensor, **attrs: Any) -> tuple[Tensor | None, ...]:
+            return _tuple(transpose(g, *(Type(x.shape, x.dtype) for x in xs), **attrs))
+
+        def jvp(tangents: Sequence[Tensor | None], y: Tensor, *xs: Tensor, **attrs: Any) -> Tensor:
+            moved = [full(0, x.shape, x.dtype) if t is None else t for t, x in zip(tangents, xs, strict=True)]
+            return apply(op, moved, attrs)
+
+    op = Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain, stateful=stateful, cost=cost)
+    return op
+
+
+def is_traced(x: Any) -> bool:
+    return isinstance(x, Tensor) and isinstance(x._value, Node)
+
+
+# Ops that the door itself needs; declared in their own files, which call `provide`.
+CAST: Op
+FULL: Op
+BROADCAST: Op
+RESHAPE: Op
+MUL_ZERO: Callable[..., Tensor]
+CONJ: Callable[..., Tensor]
+REAL: Callable[..., Tensor]
+
+
+def provide(**found: Any) -> None:
+    """Tell the constructors about the ops they use (called once by the files that declare them)."""
+    globals().update(found)
