@@ -1,7 +1,7 @@
 """The order of the house: who may import whom, which imports may wait inside a function, how long a file may be.
 
-Reads the sources with `ast` only. `LEVELS` is the map that CONTRIBUTING.md explains; a new file needs a line there, or a
-folder that has one.
+Reads the sources with `ast` only. `LEVELS` is the map that CONTRIBUTING.md explains; a new file needs a line there, or
+a folder that has one.
 """
 
 from __future__ import annotations

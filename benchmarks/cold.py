@@ -1,0 +1,137 @@
+"""What a person waits for at the start: measured in fresh processes, in interleaved rounds.
+
+Each case has one script per library. A script prints the seconds it measured, or the whole process is timed from
+outside (`wall`), with the time of an empty Python taken off.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.harness import Row
+
+START = {
+    "tracejit": "import numpy as np, tracejit as xp\nput, jit, get = xp.asarray, xp.function, np.asarray",
+    "numpy": "import numpy as np\nxp, put, jit, get = np, np.asarray, lambda f: f, np.asarray",
+    "numba": "import numpy as np, numba\nxp, put, jit, get = np, np.asarray, numba.njit, np.asarray",
+    "jax": "import numpy as np, jax, jax.numpy as xp\nput, jit, get = xp.asarray, jax.jit, np.asarray",
+    "torch": "import numpy as np, torch as xp\nput, jit, get = xp.from_numpy, xp.compile, np.asarray",
+    "drjit": "import numpy as np, drjit as xp, drjit.llvm\nput, get = drjit.llvm.Float, np.asarray\njit = lambda f: f",
+}
+
+IMPORT = {
+    "tracejit": "import tracejit",
+    "numba": "import numba",
+    "jax": "import jax",
+    "torch": "import torch",
+    "drjit": "import drjit.llvm",
+}
+
+FIRST = """
+import time
+x = put(np.linspace(0, 1, 1000, dtype="float32"))
+get(jit(lambda a: a + 1)(x))  # the compiler itself is loaded
+f = jit(lambda a: xp.sin(a) * 2 + a / 3)
+start = time.perf_counter()
+get(f(x))
+print(time.perf_counter() - start)
+"""
+
+SIZES = """
+import time
+f = jit(lambda a: (xp.exp(a) - a * 2) / (a + 1.5))
+for n in (1000, 2000):  # the first sizes teach some libraries that sizes change
+    get(f(put(np.linspace(0, 1, n, dtype="float32"))))
+inputs = [put(np.linspace(0, 1, 3001 + 7 * k, dtype="float32")) for k in range(40)]
+start = time.perf_counter()
+for x in inputs:
+    get(f(x))
+print(time.perf_counter() - start)
+"""
+
+# Numba keeps code only for functions in files, so these are run as files, all of them.
+SECOND = """
+def f(a):
+    return xp.sin(a) * 2 + a / 3
+get(jit(f)(put(np.linspace(0, 1, 1000, dtype="float32"))))
+"""
+
+NO_CACHE = {"TRACEJIT_CACHE": "off", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+JIT = ("tracejit", "numba", "jax", "torch")
+
+
+@dataclass
+class Cold:
+    """One case: scripts by library; `wall` times the process from outside; `warm` runs each script once before."""
+
+    name: str
+    scripts: dict[str, str]
+    unit: str = "ms"
+    wall: bool = False
+    warm: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _second(peer: str) -> str:
+    start = START[peer]
+    if peer == "numba":
+        start = start.replace("numba.njit", "numba.njit(cache=True)")
+    if peer == "jax":
+        start += '\njax.config.update("jax_persistent_cache_min_compile_time_secs", 0)'
+    return start + SECOND
+
+
+COLD = {
+    c.name: c
+    for c in (
+        Cold("first compile of a new small function", {p: START[p] + FIRST for p in JIT}, environment=NO_CACHE),
+        Cold("40 new sizes of one function", {p: START[p] + SIZES for p in (*JIT, "drjit")}, environment=NO_CACHE),
+        Cold("second process: start to first result", {p: _second(p) for p in JIT}, wall=True, warm=True),
+        Cold("import", IMPORT, wall=True, warm=True),
+    )
+}
+
+
+def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
+    """Run every library's script once per round."""
+    row = Row(case.name, case.unit)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def run(peer: str, script: str) -> float:
+            path = os.path.join(folder, f"{peer}_script.py")
+            if not os.path.exists(path):
+                with open(path, "w") as file:
+                    file.write(script)
+            caches = {name: os.path.join(folder, peer) for name in ("JAX_COMPILATION_CACHE_DIR", "TRACEJIT_CACHE")}
+            caches["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, peer)
+            root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+            environment = {**os.environ, "PYTHONPATH": root, **caches, **case.environment}
+            start = time.perf_counter()
+            done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
+            seconds = time.perf_counter() - start
+            if done.returncode:
+                raise RuntimeError(done.stderr[-800:])
+            return seconds if case.wall else float(done.stdout.split()[-1])
+
+        ready = []
+        for peer, script in case.scripts.items():
+            if peer not in peers:
+                continue
+            try:
+                if case.warm:
+                    run(peer, script)
+                run(peer, script)
+                ready.append(peer)
+                row.seconds[peer] = []
+            except RuntimeError as error:
+                row.failed[peer] = str(error)
+        for _ in range(rounds):
+            empty = run("python", "pass") if case.wall else 0.0
+            for peer in ready:
+                row.seconds[peer].append(max(1e-6, run(peer, case.scripts[peer]) - empty))
+    return row
