@@ -107,6 +107,12 @@ def as_tensor(x: Any, dtype: Any = None) -> Tensor:
     return constant_tensor(array)
 
 
+def strong(x: Any) -> Tensor:
+    """As `as_tensor`, but a traced Python number takes its default dtype (where it meets no tensor that decides)."""
+    t = as_tensor(x)
+    return cast(t, dtypes.default_of(t.dtype.kind)) if t._weak else t
+
+
 def constant_tensor(array: np.ndarray) -> Tensor:
     """A Tensor on a fresh array: itself when eager; a graph constant when traced."""
     if state.trace is None:
@@ -219,7 +225,7 @@ def as_number(x: Tensor) -> Tensor:
 def publish(function: Callable[..., Any], op: Op, *, numpy: Any = None, dunder: str = "", method: str | bool = False) -> Callable[..., Any]:
     """Name a public function, and attach it where users look for it: operator, method, NumPy function."""
     function.__name__ = function.__qualname__ = op.name
-    function.__doc__ = op.doc
+    function.__doc__ = function.__doc__ or op.doc
     function.op = op  # type: ignore[attr-defined]
     for f in numpy if isinstance(numpy, tuple) else () if numpy is None else (numpy,):
         NUMPY_FUNCTIONS[f] = function
@@ -228,6 +234,19 @@ def publish(function: Callable[..., Any], op: Op, *, numpy: Any = None, dunder: 
     if method:
         setattr(Tensor, method if isinstance(method, str) else op.name, function)
     return function
+
+
+def composite(numpy: Any = None, method: str | bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Attach a function made of ops where users look for it: as a Tensor method, and in place of NumPy functions."""
+
+    def attach(function: Callable[..., Any]) -> Callable[..., Any]:
+        for f in numpy if isinstance(numpy, tuple) else () if numpy is None else (numpy,):
+            NUMPY_FUNCTIONS[f] = function
+        if method:
+            setattr(Tensor, method if isinstance(method, str) else function.__name__, function)
+        return function
+
+    return attach
 
 
 _REFLECTED = frozenset("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split())

@@ -1,7 +1,8 @@
 """Movement primitives: the result shows elements of the inputs at other coordinates, one declaration each.
 
-In: tensors. Out: reshape, transpose, broadcast, slice, embed, concat; everything else that moves data is made of these.
-An op's `index(coords, types, **attrs)` gives, for a coordinate of the result, the `Part`s of the inputs that it shows.
+In: tensors. Out: full, iota, reshape, transpose, broadcast_to, slice, embed, concat; everything else that moves data is made of
+these (`shaping.py`, `creation.py`, `subscript.py`). An op's `index(coords, types, **attrs)` gives, for a coordinate of the
+result, the `Part`s of the inputs that it shows.
 """
 
 from __future__ import annotations
@@ -13,17 +14,34 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.ir import Type
-from tracejit.lower.index import Guard, Index, Part, dim, reshape_coords
-from tracejit.ops.core import as_tensor, broadcast_to, normalize_axis, primitive, provide, publish
+from tracejit.lower import scalar
+from tracejit.lower.index import Guard, Index, Part, reshape_coords
+from tracejit.ops import core
+from tracejit.ops.core import normalize_axis, primitive, provide, publish, strong
 from tracejit.ops.reduction import sum as _sum
 from tracejit.tensor import Tensor, apply
 
-
-# -- source: a constant-filled tensor ------------------------------------------------------------------------------------
+# -- sources ---------------------------------------------------------------------------------------------------------------
 FULL = primitive(
     "full", "source", infer=lambda *, shape, value, dtype: Type(shape, dtypes.as_dtype(dtype)),
     eager=lambda *, shape, value, dtype: np.full(shape, value, dtype),
     scalar=lambda at, *, shape, value, dtype: at.const(value, dtype), doc="A tensor filled with one number.")
+
+
+def _iota_eager(*, shape: tuple[int, ...], axis: int, dtype: str) -> np.ndarray:
+    along = np.arange(shape[axis]).astype(dtype)
+    return np.broadcast_to(along.reshape([-1 if a == axis else 1 for a in range(len(shape))]), shape)
+
+
+IOTA = primitive(
+    "iota", "source", infer=lambda *, shape, axis, dtype: Type(shape, dtypes.as_dtype(dtype)), eager=_iota_eager,
+    scalar=lambda at, *, shape, axis, dtype: scalar.cast(at.coords[axis], np.dtype(dtype)),
+    doc="Each element's coordinate along `axis`.")
+
+
+def iota(shape: tuple[int, ...], axis: int, dtype: np.dtype = dtypes.int64) -> Tensor:
+    """Each element's coordinate along `axis`."""
+    return apply(IOTA, (), {"shape": shape, "axis": axis, "dtype": dtype.name})
 
 
 # -- reshape --------------------------------------------------------------------------------------------------------------
@@ -43,10 +61,29 @@ RESHAPE = primitive(
     transpose=lambda g, x, *, shape: apply(RESHAPE, (g,), {"shape": x.shape}), doc="The same elements in another shape.")
 
 
-def reshape(x: Any, shape: Any, *more: int) -> Tensor:
-    t = as_tensor(x)
-    given = tuple(shape) if isinstance(shape, (tuple, list)) else (shape, *more)
-    sizes = [int(n) for n in (s.__index__() for s in given)]
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """A shape given as an int, a sequence of ints or a 1-d tensor."""
+    if hasattr(shape, "__index__") and getattr(shape, "ndim", 0) == 0:
+        return (shape.__index__(),)
+    try:
+        return tuple(n.__index__() for n in shape)
+    except (TypeError, AttributeError):
+        raise TypeError(f"a shape must be an int or a sequence of ints, got {shape!r}") from None
+
+
+def reshape(x: Any, shape: Any, *more: int, copy: bool | None = None) -> Tensor:
+    """The same elements, in row-major order, in another shape; one extent may be -1 (found from the size).
+
+    Raises ValueError if the number of elements differs.
+
+    >>> reshape([[1, 2, 3], [4, 5, 6]], (3, -1))
+    tj.Tensor(
+    [[1 2]
+     [3 4]
+     [5 6]], shape=(3, 2), dtype=int32)
+    """
+    t = strong(x)
+    sizes = list(shape_of((shape, *more) if more else shape))
     if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
         raise ValueError(f"reshape: shape {tuple(sizes)} has more than one unknown dim or a negative one")
     if -1 in sizes:
@@ -56,8 +93,12 @@ def reshape(x: Any, shape: Any, *more: int) -> Tensor:
         if known == 0 or t.size % known:
             raise ValueError(f"reshape: {t.size} elements of shape {t.shape} do not fit shape {tuple(sizes)}")
         sizes[sizes.index(-1)] = t.size // known
-    target = tuple(sizes)
-    return t if target == t.shape else apply(RESHAPE, (t,), {"shape": target})
+    return reshaped(t, tuple(sizes))
+
+
+def reshaped(t: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """`t` in exactly `shape`."""
+    return t if shape == t.shape else apply(RESHAPE, (t,), {"shape": shape})
 
 
 publish(reshape, RESHAPE, numpy=np.reshape, method=True)
@@ -84,8 +125,20 @@ TRANSPOSE = primitive(
 
 
 def transpose(x: Any, axes: Any = None) -> Tensor:
-    t = as_tensor(x)
+    """Dims in the order `axes`; reversed if not given.
+
+    Raises ValueError if `axes` is not a permutation of the dims.
+
+    >>> transpose([[1, 2, 3]]).shape, transpose(np.zeros((2, 3, 4)), (1, 2, 0)).shape
+    ((3, 1), (3, 4, 2))
+    """
+    t = strong(x)
     order = tuple(range(t.ndim))[::-1] if axes is None else tuple(normalize_axis("transpose", a, t.ndim) for a in axes)
+    return permuted(t, order)
+
+
+def permuted(t: Tensor, order: tuple[int, ...]) -> Tensor:
+    """`t` with dims in `order`."""
     return t if order == tuple(range(t.ndim)) else apply(TRANSPOSE, (t,), {"axes": order})
 
 
@@ -108,8 +161,7 @@ def _broadcast_index(coords: Sequence[Index], types: Sequence[Type], *, shape: t
 def _broadcast_transpose(g: Tensor, x: Type, *, shape: tuple[int, ...]) -> Tensor:
     lead = len(shape) - x.ndim
     axes = (*range(lead), *(lead + k for k, n in enumerate(x.shape) if n == 1 and shape[lead + k] != 1))
-    out = _sum(g, axis=axes) if axes else g
-    return reshape(out, x.shape)
+    return reshaped(_sum(g, axis=axes) if axes else g, x.shape)
 
 
 BROADCAST = primitive(
@@ -119,11 +171,122 @@ BROADCAST = primitive(
 provide(FULL=FULL, RESHAPE=RESHAPE, BROADCAST=BROADCAST)
 
 
-# -- concat: the pattern of an op with several parts ---------------------------------------------------------------------
+def broadcast_to(x: Any, shape: Any) -> Tensor:
+    """`x` repeated along new leading dims and dims of extent 1, to `shape`; ValueError if it does not fit.
+
+    >>> broadcast_to([1, 2], (2, 2)).tolist()
+    [[1, 2], [1, 2]]
+    """
+    return core.broadcast_to(strong(x), shape_of(shape))
+
+
+publish(broadcast_to, BROADCAST, numpy=np.broadcast_to)
+
+
+# -- slice and embed: each the transpose of the other ----------------------------------------------------------------------
+Ints = tuple[int, ...]
+
+
+def slices(starts: Ints, sizes: Ints, steps: Ints) -> tuple[slice, ...]:
+    """NumPy slices of `sizes` elements each, at starts, starts + steps, ..."""
+    found = []
+    for start, n, step in zip(starts, sizes, steps):
+        stop: int | None = start + n * step
+        found.append(slice(start, start) if n == 0 else slice(start, None if stop < 0 else stop, step))  # type: ignore[operator]
+    return tuple(found)
+
+
+def _check_window(name: str, shape: Ints, starts: Ints, sizes: Ints, steps: Ints) -> None:
+    if not len(shape) == len(starts) == len(sizes) == len(steps):
+        raise ValueError(f"{name}: starts {starts}, sizes {sizes} and steps {steps} are not one for each dim of {shape}")
+    for extent, start, n, step in zip(shape, starts, sizes, steps):
+        if n < 0 or step == 0 or (n > 0 and not (0 <= start < extent and 0 <= start + (n - 1) * step < extent)):
+            raise ValueError(f"{name}: {n} elements from {start} by {step} do not lie in extent {extent} (shape {shape})")
+
+
+def _slice_infer(x: Type, *, starts: Ints, sizes: Ints, steps: Ints) -> Type:
+    _check_window("slice", x.shape, starts, sizes, steps)
+    return Type(sizes, x.dtype)
+
+
+def _slice_index(coords: Sequence[Index], types: Sequence[Type], *, starts: Ints, sizes: Ints, steps: Ints) -> list[Part]:
+    return [Part(0, tuple(c * step + start for c, start, step in zip(coords, starts, steps)))]
+
+
+SLICE = primitive(
+    "slice", "movement", infer=_slice_infer, index=_slice_index,
+    eager=lambda x, *, starts, sizes, steps: x[slices(starts, sizes, steps)],
+    transpose=lambda g, x, *, starts, sizes, steps: embed(g, x.shape, starts, steps),
+    doc="Along each dim, `sizes` elements: those at starts, starts + steps, ... (steps may be negative).")
+
+
+def _embed_infer(x: Type, *, shape: Ints, starts: Ints, steps: Ints, value: Any) -> Type:
+    _check_window("embed", shape, starts, x.shape, steps)
+    return Type(shape, x.dtype)
+
+
+def _embed_index(coords: Sequence[Index], types: Sequence[Type], *, shape: Ints, starts: Ints, steps: Ints, value: Any) -> list[Part]:
+    at, guards = [], []
+    for c, n, start, step in zip(coords, types[0].shape, starts, steps):
+        ahead = c - start if step > 0 else c * -1 + start
+        by = abs(step)
+        at.append(ahead // by)
+        guards += [Guard(ahead, 0, (n - 1) * by + 1)] + ([Guard(ahead % by, 0, 1)] if by > 1 else [])
+    return [Part(0, tuple(at), tuple(guards))]
+
+
+def _embed_eager(x: np.ndarray, *, shape: Ints, starts: Ints, steps: Ints, value: Any) -> np.ndarray:
+    out = np.full(shape, value, x.dtype)
+    out[slices(starts, x.shape, steps)] = x
+    return out
+
+
+EMBED = primitive(
+    "embed", "movement", infer=_embed_infer, eager=_embed_eager, index=_embed_index,
+    vjp=lambda g, y, x, *, shape, starts, steps, value: (window(g, starts, x.shape, steps),),
+    jvp=lambda tangents, y, x, *, shape, starts, steps, value: embed(tangents[0], shape, starts, steps),
+    doc="A tensor of `shape` holding x at starts, starts + steps, ... along each dim, and `value` elsewhere.")
+
+
+def _plain_steps(sizes: Ints, steps: Ints) -> Ints:
+    """One step for a dim that takes none, so that equal windows look equal."""
+    return tuple(step if n > 1 else 1 for n, step in zip(sizes, steps))
+
+
+def window(t: Tensor, starts: Ints, sizes: Ints, steps: Ints | None = None) -> Tensor:
+    """`sizes` elements along each dim, from `starts` by `steps` (1 if not given)."""
+    steps = _plain_steps(sizes, steps) if steps is not None else (1,) * len(starts)
+    if sizes == t.shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, sizes) if n):
+        return t
+    starts = tuple(start if n else 0 for start, n in zip(starts, sizes))
+    return apply(SLICE, (t,), {"starts": starts, "sizes": sizes, "steps": steps})
+
+
+def embed(t: Tensor, shape: Ints, starts: Ints, steps: Ints | None = None, value: bool | int | float | complex = 0) -> Tensor:
+    """The transpose of `window`: a tensor of `shape` that holds `t` there, and `value` elsewhere."""
+    steps = _plain_steps(t.shape, steps) if steps is not None else (1,) * len(starts)
+    if t.shape == shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, shape) if n):
+        return t
+    starts = tuple(start if n else 0 for start, n in zip(starts, t.shape))
+    return apply(EMBED, (t,), {"shape": shape, "starts": starts, "steps": steps, "value": value})
+
+
+def along(t: Tensor, axis: int, start: int, size: int, step: int = 1) -> Tensor:
+    """`size` elements from `start` by `step` along one axis, everything along the others."""
+    starts, sizes, steps = [0] * t.ndim, list(t.shape), [1] * t.ndim
+    starts[axis], sizes[axis], steps[axis] = start, size, step
+    return window(t, tuple(starts), tuple(sizes), tuple(steps))
+
+
+# -- concat: an op with several parts --------------------------------------------------------------------------------------
 def _concat_infer(*xs: Type, axis: int) -> Type:
     first = xs[0]
+    if not 0 <= axis < first.ndim:
+        raise np.exceptions.AxisError(f"concat: axis {axis} is out of bounds for shape {first.shape}")
     for x in xs[1:]:
-        if x.ndim != first.ndim or x.dtype != first.dtype or any(a != b for k, (a, b) in enumerate(zip(x.shape, first.shape)) if k != axis):
+        if x.dtype != first.dtype:
+            raise TypeError(f"concat: dtypes {', '.join(str(t.dtype) for t in xs)} differ")
+        if x.ndim != first.ndim or any(a != b for k, (a, b) in enumerate(zip(x.shape, first.shape)) if k != axis):
             raise ValueError(f"concat: shapes {', '.join(str(t.shape) for t in xs)} differ beside axis {axis}")
     shape = list(first.shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
@@ -133,7 +296,25 @@ def _concat_infer(*xs: Type, axis: int) -> Type:
 def _concat_index(coords: Sequence[Index], types: Sequence[Type], *, axis: int) -> list[Part]:
     parts, start = [], 0
     for k, t in enumerate(types):
-        along = coords[axis] - start
-        parts.append(Part(k, (*coords[:axis], along, *coords[axis + 1:]), (Guard(along, 0, t.shape[axis]),)))
+        inside = coords[axis] - start
+        parts.append(Part(k, (*coords[:axis], inside, *coords[axis + 1:]), (Guard(inside, 0, t.shape[axis]),)))
         start += t.shape[axis]
     return parts
+
+
+def _concat_transpose(g: Tensor, *xs: Type, axis: int) -> tuple[Tensor, ...]:
+    parts, start = [], 0
+    for x in xs:
+        parts.append(along(g, axis, start, x.shape[axis]))
+        start += x.shape[axis]
+    return tuple(parts)
+
+
+CONCAT = primitive(
+    "concat", "movement", infer=_concat_infer, index=_concat_index, transpose=_concat_transpose,
+    eager=lambda *xs, axis: np.concatenate(xs, axis=axis), doc="Tensors one after the other along `axis`.")
+
+
+def joined(ts: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors of one dtype, one after the other along `axis`."""
+    return ts[0] if len(ts) == 1 else apply(CONCAT, ts, {"axis": axis})
