@@ -33,6 +33,9 @@ import numpy as np
 from llvmlite import ir
 
 from tracejit import config
+from tracejit.config import Options
+from tracejit.lower import emit_llvm, emit_scalar_llvm
+from tracejit.lower.kernel import Kernel
 
 _MAGIC = b"tracejit object 1\n"
 _DISK_LIMIT = 256 << 20  # bytes; the least recently used files above it are removed
@@ -89,6 +92,31 @@ def native_module(key: str, emit: Callable[[ir.Module], None], names: Sequence[s
         return {name: _addresses[unique] for name, unique in wanted.items()}
 
 
+def build(kernels: Sequence[Kernel], options: Options) -> list[int]:
+    """Addresses of the functions of `kernels`, compiling those that neither memory nor disk has, in one unit."""
+    flags = f"fastmath={options.fastmath}"
+    keys = [_key("kernel", k.text, flags, _source(emit_llvm.__file__), _source(emit_scalar_llvm.__file__)) for k in kernels]
+    names = [f"tracejit_{key}" for key in keys]
+    with _lock:
+        missing: dict[str, tuple[str, Kernel]] = {}
+        for key, name, kernel in zip(keys, names, kernels, strict=True):
+            if name in _addresses:
+                _stats.memory_hits += 1
+            elif name in missing:
+                pass
+            elif _load_file(key):
+                _stats.disk_hits += 1
+            else:
+                missing[name] = (key, kernel)
+        if missing:
+            start = time.perf_counter()
+            code = _compile_kernels({name: kernel for name, (_, kernel) in missing.items()}, options)
+            _stats.compiles += 1
+            _stats.seconds += time.perf_counter() - start
+            _publish(list(missing), code, [key for key, _ in missing.values()])
+        return [_addresses[name] for name in names]
+
+
 # ---- keys
 
 
@@ -135,6 +163,33 @@ def _target_machine(level: int = 2) -> Any:
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=level, reloc="pic",
         codemodel="jitdefault", jit=True)
+
+
+def _compile_kernels(kernels: dict[str, Kernel], options: Options) -> bytes:
+    """Object code with one function per name, through Numba: a C callback whose intrinsic emits them all next to it."""
+    from numba import cfunc, types  # heavy: only where something is compiled
+    from numba.extending import intrinsic
+
+    width = emit_llvm.vector_bytes(llvm.get_host_cpu_features().flatten())
+
+    @intrinsic
+    def emit_all(typing_context: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            for name, kernel in kernels.items():
+                emit_llvm.emit_kernel(builder.module, name, kernel, width, options.fastmath)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    def unit() -> None:
+        emit_all()
+
+    return _numba_object_code(cfunc(types.void())(unit))
+
+
+def _numba_object_code(compiled: Any) -> bytes:
+    """The object code behind a Numba function (the one use of a private interface of Numba)."""
+    return compiled._library._get_compiled_object()
 
 
 def _compile_module(text: str) -> bytes:
