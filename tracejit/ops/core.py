@@ -490,6 +490,7 @@ FULL: Op
 BROADCAST: Op
 RESHAPE: Op
 MUL_ZERO: Callable[..., Tensor]
+SUM: Callable[..., Tensor]
 CONJ: Callable[..., Tensor]
 REAL: Callable[..., Tensor]
 

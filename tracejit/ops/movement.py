@@ -18,7 +18,6 @@ from tracejit.lower import scalar
 from tracejit.lower.index import Guard, Index, Part, reshape_coords
 from tracejit.ops import core
 from tracejit.ops.core import normalize_axis, primitive, provide, publish, strong
-from tracejit.ops.reduction import sum as _sum
 from tracejit.tensor import Tensor, apply
 
 # -- sources ---------------------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ def _broadcast_index(coords: Sequence[Index], types: Sequence[Type], *, shape: t
 def _broadcast_transpose(g: Tensor, x: Type, *, shape: tuple[int, ...]) -> Tensor:
     lead = len(shape) - x.ndim
     axes = (*range(lead), *(lead + k for k, n in enumerate(x.shape) if n == 1 and shape[lead + k] != 1))
-    return reshaped(_sum(g, axis=axes) if axes else g, x.shape)
+    return reshaped(core.SUM(g, axis=axes) if axes else g, x.shape)
 
 
 BROADCAST = primitive(

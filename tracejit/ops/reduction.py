@@ -30,3 +30,5 @@ def spread(g: Tensor, x: Tensor, axis: tuple[int, ...]) -> Tensor:
 sum = reduction("sum", dtype=summing, eager=lambda x, *, axis: np.sum(x, axis=axis, dtype=x.dtype), reduce=Reduction("add"),
                 vjp=lambda g, y, x, *, axis: (spread(g, x, axis),), linear=True, domain=(-2, 2), numpy=(np.sum, (np.add, "reduce")),
                 doc="Sum over `axis` (None: all).")
+
+core.provide(SUM=sum)
