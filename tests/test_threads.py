@@ -188,7 +188,7 @@ _SCRIPT = """
     "print('done')",
     "threading.Thread(target=forever, daemon=True).start(); time.sleep(0.05); print('done')",
     "import atexit; atexit.register(work); print('done')",
-    "p = multiprocessing.get_context('spawn').Process(target=work); p.start(); p.join(); print('done' * (p.exitcode == 0))",
+    "p = multiprocessing.get_context('spawn').Process(target=work); p.start(); p.join(); print(['done'][p.exitcode])",
     "p = multiprocessing.get_context('fork').Pool(2); p.apply(work); p.close(); p.join(); print('done')",
     "print('done', flush=True); import sys; sys.exit(0)",
 ], ids=["plain", "daemon", "atexit", "spawn", "fork", "exit"])

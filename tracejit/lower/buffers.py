@@ -1,0 +1,294 @@
+"""Storage for a plan's buffers: who lives where, who may take whose place.
+
+In: a `Plan`. Out: a `Storage`: a place for each buffer. Temps share one arena by their lifetimes; a step that walks a
+dying temp and a new buffer in the same way writes the one over the other; and outputs that could be written over an
+input, if the caller owns it, are named in `reusable`.
+
+A buffer lives from its first write (a later scatter into it is an update) to its last use; outputs live to the end.
+
+Read next: `runtime/program.py` (who allocates by it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tracejit.errors import InternalError
+from tracejit.lower.kernel import Launch, View
+from tracejit.lower.plan import Buffer, Call, Plan, Step, reads_of, writes_of
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer lives. `number` is a byte offset into the arena, a position among the plan's inputs, the number of
+    the output buffer whose memory it is, or the number of the constant."""
+
+    home: Literal["arena", "input", "output", "constant"]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Places of all buffers of a plan.
+
+    arrays: the output buffers to allocate at each call. reusable: position among the plan's outputs -> position among
+    its inputs that may give its memory, if the caller owns it.
+    """
+
+    places: tuple[Place, ...]
+    arena_bytes: int
+    arrays: tuple[int, ...]
+    array_bytes: int
+    reusable: dict[int, int]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory one call takes besides its inputs and constants (and the scratch of split reductions)."""
+        return self.arena_bytes + self.array_bytes
+
+
+@dataclass(slots=True)
+class _Life:
+    """First write and last use, as step numbers."""
+
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class _Group:
+    """Buffers that follow each other in the same memory."""
+
+    members: list[int]
+    first: int
+    last: int
+    nbytes: int
+    output: int | None = None
+    offset: int = 0
+
+
+def assign(plan: Plan) -> Storage:
+    """Choose a place for every buffer."""
+    lives = _lifetimes(plan)
+    groups = _in_place(plan, lives)
+    arena_bytes = _lay_out([g for g in groups if g.output is None])
+    places: list[Place | None] = [None] * len(plan.buffers)
+    for position, b in enumerate(plan.inputs):
+        places[b] = Place("input", position)
+    for b, buffer in enumerate(plan.buffers):
+        if buffer.role == "constant":
+            places[b] = Place("constant", b)
+    for g in groups:
+        for b in g.members:
+            places[b] = Place("arena", g.offset) if g.output is None else Place("output", g.output)
+    arrays = tuple(dict.fromkeys(b for b in plan.outputs if plan.buffers[b].role == "output"))
+    for b, place in enumerate(places):
+        if place is None:
+            if plan.buffers[b].role != "temp":
+                raise InternalError(f"buffer {b} is an {plan.buffers[b].role}, but not among the plan's")
+            places[b] = Place("arena", 0)  # no step touches it
+    starts = {g.output: g.first for g in groups if g.output is not None}
+    return Storage(tuple(p for p in places if p is not None), arena_bytes, arrays,
+                   sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts))
+
+
+def _lifetimes(plan: Plan) -> dict[int, _Life]:
+    """Lives of temps and outputs that are written."""
+    lives: dict[int, _Life] = {}
+    for s, step in enumerate(plan.steps):
+        for b in reads_of(step):
+            if b in lives:
+                lives[b].last = s
+            elif plan.buffers[b].role in ("temp", "output") and plan.buffers[b].size:
+                raise InternalError(f"step {s} reads buffer {b} before any step writes it")
+        for b in writes_of(step):
+            if plan.buffers[b].role not in ("temp", "output"):
+                raise InternalError(f"step {s} writes buffer {b}, whose role is {plan.buffers[b].role}")
+            lives.setdefault(b, _Life(s, s)).last = s
+    for b, buffer in enumerate(plan.buffers):
+        if buffer.role == "output":
+            if b not in lives and buffer.size:
+                raise InternalError(f"no step writes output buffer {b}")
+            first = lives[b].first if b in lives else len(plan.steps)
+            lives[b] = _Life(first, len(plan.steps))
+    return lives
+
+
+def _in_place(plan: Plan, lives: dict[int, _Life]) -> list[_Group]:
+    """Group buffers that can follow each other in the same memory; most groups have one member."""
+    group_of: dict[int, _Group] = {}
+    for b, life in sorted(lives.items(), key=lambda item: item[1].first):
+        buffer = plan.buffers[b]
+        mine = b if buffer.role == "output" else None
+        if life.first < len(plan.steps) and (dying := _predecessor(plan, lives, group_of, b)) is not None:
+            g = group_of[dying]
+            g.members.append(b)
+            g.last, g.output = life.last, mine
+        else:
+            g = _Group([b], life.first, life.last, buffer.nbytes, mine)
+        group_of[b] = g
+    return list({id(g): g for g in group_of.values()}.values())
+
+
+def _predecessor(plan: Plan, lives: dict[int, _Life], group_of: dict[int, _Group], b: int) -> int | None:
+    """A temp that dies where `b` is born and whose memory `b` can be written over."""
+    step = plan.steps[lives[b].first]
+    if not isinstance(step, Launch):
+        return None
+    for d in dict.fromkeys(reads_of(step)):
+        if (plan.buffers[d].role == "temp" and d in lives and lives[d].last == lives[b].first
+                and group_of[d].members[-1] == d and plan.buffers[d].nbytes == plan.buffers[b].nbytes
+                and same_walk(step, d, b)):
+            return d
+    return None
+
+
+def same_walk(launch: Launch, old: int, new: int) -> bool:
+    """Whether the launch reads each element of buffer `old` only where it then writes the same bytes of buffer `new`.
+
+    Then `new` may lie over `old`. All loads of a point come before its stores, which are in the last stage, and writes
+    of different points never meet, so it is enough that the reads use the writes' strides and only their offsets.
+    """
+    k = launch.kernel
+    if k.serial or any(stage.stores for stage in k.stages[:-1]):
+        return False
+    gathered = {s.attrs[0] for s in k.stmts if s.op == "load" and s.args}
+
+    def walk(view: View) -> tuple[int, ...]:
+        return tuple(s for s, e in zip(view.strides, launch.extents, strict=True) if e != 1)
+
+    writes = [(v, a) for v, a in zip(launch.writes, k.writes, strict=True) if v.buffer == new]
+    reads = [(r, v, a) for r, (v, a) in enumerate(zip(launch.reads, k.reads, strict=True)) if v.buffer == old]
+    offsets = {v.offset for v, _ in writes}
+    steps, size = walk(writes[0][0]), writes[0][1].dtype.itemsize
+    return (all(walk(v) == steps and a.dtype.itemsize == size for v, a in writes)
+            and all(walk(v) == steps and a.dtype.itemsize == size and v.offset in offsets and r not in gathered
+                    for r, v, a in reads))
+
+
+def is_copy(launch: Launch) -> bool:
+    """Whether the launch only copies one buffer to another, walking both in the same way (in place it does nothing)."""
+    k = launch.kernel
+    old, new = {v.buffer for v in launch.reads}, {v.buffer for v in launch.writes}
+    if k.inner or len(k.stages) != 1 or k.stages[0].checks or len(old) != 1 or len(new) != 1:
+        return False
+    for store in k.stages[0].stores:
+        load = k.stmts[store.value]
+        if load.op != "load" or launch.reads[load.attrs[0]].offset != launch.writes[store.write].offset:
+            return False
+    return same_walk(launch, *old, *new)
+
+
+def _lay_out(groups: list[_Group]) -> int:
+    """Give offsets in the arena, largest first, each in the smallest gap between those alive then; the arena's size."""
+    placed: list[_Group] = []
+    total = 0
+    for g in sorted(groups, key=lambda g: (-g.nbytes, g.first)):
+        best, best_gap, end = None, None, 0
+        for other in placed:  # in order of offset
+            if other.last < g.first or g.last < other.first:
+                continue
+            gap = other.offset - end
+            if gap >= g.nbytes and (best_gap is None or gap < best_gap):
+                best, best_gap = end, gap
+            end = max(end, _aligned(other.offset + other.nbytes))
+        g.offset = end if best is None else best
+        total = max(total, _aligned(g.offset + g.nbytes))
+        placed.append(g)
+        placed.sort(key=lambda other: other.offset)
+    return total
+
+
+def _aligned(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT
+
+
+def _reusable(plan: Plan, starts: dict[int, int]) -> dict[int, int]:
+    """Outputs that may be written over an input: alike, and once that has begun nothing reads the input or can fail."""
+    last_read = {b: s for s, step in enumerate(plan.steps) for b in reads_of(step)}
+    last_failure = max((s for s, step in enumerate(plan.steps) if _can_fail(step)), default=-1)
+    found: dict[int, int] = {}
+    for position, b in enumerate(plan.outputs):
+        start = starts.get(b, -1)
+        if plan.buffers[b].role != "output" or plan.outputs.count(b) > 1 or last_failure >= start:
+            continue
+        for given, i in enumerate(plan.inputs):
+            if (given not in found.values() and plan.inputs.count(i) == 1 and i not in plan.outputs
+                    and _alike(plan.buffers[i], plan.buffers[b])
+                    and _unread_from(plan, last_read.get(i, -1), start, i, b)):
+                found[position] = given
+                break
+    return found
+
+
+def _can_fail(step: Step) -> bool:
+    return isinstance(step, Call) or (isinstance(step, Launch) and bool(step.sites))
+
+
+def _alike(a: Buffer, b: Buffer) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and (a.strides is None or _contiguous(a))
+
+
+def _contiguous(buffer: Buffer) -> bool:
+    want = 1
+    for e, s in zip(reversed(buffer.shape), reversed(buffer.strides or ()), strict=True):
+        if e != 1 and s != want:
+            return False
+        want *= e
+    return True
+
+
+def _unread_from(plan: Plan, last_read: int, start: int, old: int, new: int) -> bool:
+    if last_read < start:
+        return True
+    step = plan.steps[start] if start < len(plan.steps) else None
+    return (last_read == start and isinstance(step, Launch) and new in writes_of(step) and same_walk(step, old, new))
+
+
+# ---- checking
+
+
+def verify(plan: Plan, storage: Storage) -> None:
+    """Check, step by step, that no two live values share bytes and that inputs and constants are never written."""
+    alive: dict[int, int] = {}  # buffer -> step of its last use
+    last_use = {b: s for s, step in enumerate(plan.steps) for b in (*reads_of(step), *writes_of(step))}
+    for b in plan.outputs:
+        last_use[b] = len(plan.steps)
+    for s, step in enumerate(plan.steps):
+        for b in writes_of(step):
+            place = storage.places[b]
+            if place.home in ("input", "constant"):
+                raise InternalError(f"step {s} writes buffer {b}, which lives in an {place.home}")
+            if b in alive:
+                continue
+            for other in alive:
+                in_place = (alive[other] == s and isinstance(step, Launch) and storage.places[other] == place
+                            and plan.buffers[b].nbytes == plan.buffers[other].nbytes and same_walk(step, other, b))
+                if _overlap(plan, storage, b, other) and not in_place:
+                    raise InternalError(f"step {s} writes buffer {b} over buffer {other}, which is still in use")
+            alive[b] = last_use[b]
+        alive = {b: last for b, last in alive.items() if last > s}
+    for position, given in storage.reusable.items():
+        b, i = plan.outputs[position], plan.inputs[given]
+        start = min(_first_writes(plan, (x for x, p in enumerate(storage.places) if p == storage.places[b])))
+        reads = [s for s, step in enumerate(plan.steps) if i in reads_of(step)]
+        if i in plan.outputs or not _unread_from(plan, max(reads, default=-1), start, i, b):
+            raise InternalError(f"output {position} must not be written over input {given}, which is still in use")
+
+
+def _first_writes(plan: Plan, buffers: Iterable[int]) -> Iterable[int]:
+    wanted = set(buffers)
+    return [s for s, step in enumerate(plan.steps) if wanted & set(writes_of(step))] or [len(plan.steps)]
+
+
+def _overlap(plan: Plan, storage: Storage, a: int, b: int) -> bool:
+    p, q = storage.places[a], storage.places[b]
+    if p.home != q.home:
+        return False
+    if p.home == "output":
+        return p.number == q.number
+    return p.number < q.number + plan.buffers[b].nbytes and q.number < p.number + plan.buffers[a].nbytes

@@ -1,0 +1,175 @@
+"""The native executor: runs a program's steps from one pointer, without Python in between.
+
+In: the address of a frame. Out: 0 when the program is done, n + 1 when step n of the plan wants Python, -(n + 1) when a
+check failed in native step n.
+
+A frame is the memory of one call, in 64-bit words (`Frame`): where to go on, which program, the error record, then the
+addresses of the arrays' own objects (so that Python only writes their ids), then the slots of every launch. The
+executor reads each array's data pointer where NumPy keeps it, puts addresses into slots (a relocation: slot, object,
+bytes to add), and runs the steps (`Step`).
+
+BLAS is called through two functions with the ABI of kernels whose items are the matrices of a batch.
+
+Read next: `program.py` (who fills frames).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+
+import numpy as np
+from llvmlite import ir
+
+from tracejit.runtime.build import native_module
+from tracejit.runtime.native import Code, Variable
+
+
+class Frame(IntEnum):
+    """Words at the start of a frame."""
+
+    STEP = 0  # the next step to run; 0: start
+    PROGRAM = 1
+    ERROR = 2  # site + 1 of a failed check, then the value
+    OBJECTS = 4
+
+
+class Header(IntEnum):
+    """Words of a program."""
+
+    STEPS = 0
+    RELOCATIONS = 1
+    RELOCATION_COUNT = 2
+    LAUNCH = 3  # of threads.py
+    CELL = 4
+    WORDS = 5
+
+
+class Step(IntEnum):
+    """Words of a step. FUNCTION 0: return to Python with RESULT, and go on at NEXT."""
+
+    FUNCTION = 0
+    SLOTS = 1  # bytes from the frame's start
+    BEGIN = 2
+    ITEMS = 3
+    CHUNK = 4
+    CHECKS = 5  # 1: look at the error record afterwards
+    NUMBER = 6  # the plan's step
+    WORDS = 7
+    RESULT = 1
+    NEXT = 2
+
+
+RELOCATION_WORDS = 3
+
+
+class Blas(IntEnum):
+    """Words of a BLAS call's slots: the function, its arguments (all addresses), then the batch: number of dims, and
+    for each its extent and the byte strides of the operands."""
+
+    FUNCTION = 0
+    ARGUMENTS = 1
+    BATCH = 14
+    DIMS = 15
+
+
+GEMM_OPERANDS = (13, (6, 8, 11))  # how many arguments; which are a, b, c
+GEMV_OPERANDS = (11, (4, 6, 9))
+
+
+def _find_data_offset() -> int | None:
+    """Bytes from an array object's start to its data pointer; None where that is not to be had."""
+    if sys.implementation.name != "cpython":
+        return None  # there an id is no address
+    probes = [np.zeros(3, np.int8), np.zeros(1000), np.zeros(17, np.complex64), np.zeros((2, 3))[1:], np.zeros(())]
+    data = [p.__array_interface__["data"][0] for p in probes]
+    for offset in range(16, 64, 8):
+        if [ctypes.c_ssize_t.from_address(id(p) + offset).value for p in probes] == data:
+            return offset
+    return None
+
+
+DATA_OFFSET = _find_data_offset()
+
+
+def _data(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+handle: Callable[[np.ndarray], int] = _data if DATA_OFFSET is None else id  # what a frame holds of an array
+
+
+def _emit(module: ir.Module) -> None:
+    f = Code(module, "run", 1, returns=True, local=False)
+    (frame,) = f.args
+    program = f.load(frame, Frame.PROGRAM)
+    step = Variable(f, f.load(frame, Frame.STEP))
+    with f.when(step.get() == 0):
+        relocations = f.load(program, Header.RELOCATIONS)
+        with f.count(0, f.load(program, Header.RELOCATION_COUNT)) as k:
+            at = relocations + k * (8 * RELOCATION_WORDS)
+            address = f.load(frame, f.load(at, 1))
+            if DATA_OFFSET is not None:
+                address = f.load(address + DATA_OFFSET)
+            f.store(frame, f.load(at, 0), address + f.load(at, 2))
+    steps, launch, cell = (f.load(program, w) for w in (Header.STEPS, Header.LAUNCH, Header.CELL))
+    with f.forever():
+        at = steps + step.get() * (8 * Step.WORDS)
+        function = f.load(at, Step.FUNCTION)
+        with f.when(function == 0):
+            f.store(frame, Frame.STEP, f.load(at, Step.NEXT))
+            f.ret(f.load(at, Step.RESULT))
+        slots = frame + f.load(at, Step.SLOTS)
+        items, chunk = f.load(at, Step.ITEMS), f.load(at, Step.CHUNK)
+        with f.when(chunk < items):
+            f.call_address(launch, cell, function, slots, items, chunk)
+        with f.when(chunk >= items):
+            f.call_address(function, slots, f.load(at, Step.BEGIN), items)
+        with f.when(f.load(at, Step.CHECKS) != 0):
+            with f.when(f.load(frame, Frame.ERROR) != 0):
+                f.ret(f.load(at, Step.NUMBER) * -1 - 1)
+        step.set(step.get() + 1)
+    f.builder.unreachable()
+    _emit_blas(module, "gemm", *GEMM_OPERANDS)
+    _emit_blas(module, "gemv", *GEMV_OPERANDS)
+
+
+def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ...]) -> None:
+    f = Code(module, name, 3, local=False)
+    slots, begin, end = f.args
+    function, dims = f.load(slots, Blas.FUNCTION), f.load(slots, Blas.BATCH)
+    with f.count(begin, end) as matrix:
+        rest = Variable(f, matrix)
+        moves = [Variable(f, 0) for _ in operands]
+        with f.count(0, dims) as d:
+            at = slots + (dims - 1 - d) * 32 + 8 * Blas.DIMS
+            extent = f.load(at, 0)
+            here = rest.get() % extent
+            rest.set(rest.get() // extent)
+            for k, move in enumerate(moves):
+                move.set(move.get() + here * f.load(at, 1 + k))
+        arguments = [f.load(slots, Blas.ARGUMENTS + k) for k in range(count)]
+        for k, move in zip(operands, moves, strict=True):
+            arguments[k] = arguments[k] + move.get()
+        f.call_address(function, *arguments)
+    f.ret()
+
+
+_functions = native_module(f"executor {DATA_OFFSET}", _emit, ("run", "gemm", "gemv"))
+run = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_ssize_t)(_functions["run"])
+GEMM, GEMV = _functions["gemm"], _functions["gemv"]
+
+
+@cache
+def blas(name: str) -> int:
+    """Address of a BLAS routine."""
+    from scipy.linalg import cython_blas  # lazy: only programs with a matrix product need SciPy
+
+    capsule = cython_blas.__pyx_capi__[name]
+    get_name, get_pointer = ctypes.pythonapi["PyCapsule_GetName"], ctypes.pythonapi["PyCapsule_GetPointer"]
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(get_pointer(capsule, get_name(capsule)))

@@ -1,0 +1,109 @@
+"""How a launch is cut up: blocks, splits, chunks. By size only, so that results never depend on the threads.
+
+In: a `Launch`. Out: a `Grid` of numbers for its slots and its step. The estimates of time need only be good enough to
+tell work that is worth a thread from work that is not.
+
+Read next: `program.py` (who asks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from tracejit.lower.kernel import Access, Kernel, Launch, View, items
+
+PARALLEL = 40_000.0  # nanoseconds of work below which a launch stays on its caller's thread
+CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
+LANES = 128  # blocks are whole multiples of this
+ENOUGH = 16  # items that keep the cores of most machines busy; with fewer, reductions are split
+MOST_SPLITS = 256
+
+# Nanoseconds for one element of one statement in vector code, where it is far from the usual.
+_USUAL = 0.04
+_SLOW = {"div": 0.3, "sqrt": 0.3, "quot": 1.5, "rem": 1.5, "check": 0.1, "mulhi": 0.2, "const": 0.0, "param": 0.0}
+_GATHER, _SCATTER, _BYTE = 0.8, 1.5, 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """block, splits, split: as in `Slots`. items: how many; chunk: how many in a row for one thread (all: on one).
+    scratch: bytes for partial accumulators. work: estimated nanoseconds on one thread."""
+
+    block: int
+    splits: int
+    split: int
+    items: int
+    chunk: int
+    scratch: int
+    stream: bool
+    work: float
+
+
+@cache
+def last_level_cache() -> int:
+    """Bytes of the largest cache of the first processor."""
+    largest = 0
+    for index in range(5):
+        try:
+            with open(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size") as f:
+                text = f.read().strip()
+        except OSError:
+            continue
+        scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+        digits = text.rstrip("KMG")
+        largest = max(largest, int(digits) * scale if digits.isdigit() else 0)
+    return largest or 32 << 20
+
+
+def _footprint(access: Access, view: View, extents: tuple[int, ...]) -> int:
+    """Bytes a launch touches through one view, if each element once."""
+    n = access.dtype.itemsize
+    for stride, extent in zip(view.strides, extents, strict=True):
+        n *= extent if stride else 1
+    return n
+
+
+@cache
+def _element_cost(kernel: Kernel) -> float:
+    cost = 0.0
+    for s in kernel.stmts:
+        width = max(1.0, s.dtype.itemsize / 4)
+        cost += _GATHER if s.op == "load" and s.args else _SLOW.get(s.op, _USUAL) * width
+    return cost + sum(_SCATTER for stage in kernel.stages for s in stage.stores if s.offset is not None)
+
+
+def grid(launch: Launch) -> Grid:
+    """Cut a launch up."""
+    k, extents = launch.kernel, launch.extents
+    accesses = [*zip(k.reads, launch.reads, strict=True), *zip(k.writes, launch.writes, strict=True)]
+    touched = sum(_footprint(a, v, extents) for a, v in accesses)
+    points, inner = launch.points, 1
+    for e in extents[k.outer:]:
+        inner *= e
+    work = points * max(inner, 1) * _element_cost(k) + touched * _BYTE
+    last = extents[k.outer - 1] if k.vector == "outer" else 1
+    block = max(1, last)
+    if last and points:
+        lane_work = work * last / points / last  # of one lane over the inner dims
+        block = min(block, _up(max(LANES, int(CHUNK / max(lane_work, 1e-9))), LANES))
+    count = items(k, extents, block, 1)
+    splits, split = 1, max(1, extents[k.outer]) if k.inner else 1
+    if k.splittable and k.inner and 0 < count < ENOUGH and work > PARALLEL and not k.serial:
+        wanted = min(MOST_SPLITS, int(work / count / CHUNK) + 1, extents[k.outer])
+        along_vectors = k.vector == "inner" and k.inner == 1
+        split = _up(-(-extents[k.outer] // max(1, wanted)), LANES if along_vectors else 1)
+        splits = max(1, -(-extents[k.outer] // split))
+    count *= splits
+    chunk = count
+    if work > PARALLEL and count > 1 and not k.serial:
+        chunk = max(1, int(CHUNK * count / work))
+    scratch = 0
+    if splits > 1:
+        for a in k.accumulators:
+            scratch += _up(splits * points * (16 if a.op.startswith("arg") else 8), 16)
+    return Grid(block, splits, split, count, min(chunk, max(1, count)), scratch, touched > last_level_cache(), work)
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

@@ -1,0 +1,383 @@
+"""The executor of a plan: arrays in, arrays out.
+
+In: a `Plan` and the address of each launch's kernel. Out: a `Program`: `program(arrays)` gives the results.
+
+What can be known before a call is worked out once: places of buffers, cuts of launches, the table of steps, and a
+template of the memory that one call needs (a frame, see `executor.py`). A call takes a frame, allocates the results,
+writes the ids of its arrays into the frame and calls native code once, or once more after each step that runs in
+Python. Frames are kept and never shared by two calls.
+
+Read next: `lower/buffers.py` (places), `grid.py` (cuts), `executor.py` (native side).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from struct import Struct
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from tracejit import config
+from tracejit.errors import InternalError
+from tracejit.lower import buffers
+from tracejit.lower.kernel import Launch, View
+from tracejit.lower.plan import Call, Gemm, Plan
+from tracejit.runtime import pool, threads
+from tracejit.runtime.blas import BlasCall, blas_call
+from tracejit.runtime.executor import RELOCATION_WORDS, Frame, Header, Step, handle, run
+from tracejit.runtime.grid import Grid, grid
+
+_KEPT_ARENA = 1 << 18  # bytes of arena that a frame keeps between calls; larger ones come from the pool at each call
+_KEPT_FRAMES = 16
+
+
+class _Frame:
+    """Memory of one call."""
+
+    __slots__ = ("memory", "address", "arena", "views", "_export")
+
+    def __init__(self, template: np.ndarray) -> None:
+        self.memory = bytearray(template.tobytes())
+        self._export = (ctypes.c_char * len(self.memory)).from_buffer(self.memory)
+        self.address = ctypes.addressof(self._export)
+        self.arena: np.ndarray | None = None
+        self.views: dict[int, np.ndarray] = {}  # temps as arrays, for steps in Python
+
+
+class Program:
+    """A plan made runnable. Safe to call from several threads at once, and after a fork."""
+
+    def __init__(self, plan: Plan, kernels: Sequence[int], storage: buffers.Storage | None = None) -> None:
+        """`kernels` holds the address of the code of each of `plan.launches`."""
+        if len(kernels) != len(plan.launches):
+            raise InternalError(f"{len(plan.launches)} launches but {len(kernels)} kernels")
+        self.plan = plan
+        self.storage = storage if storage is not None else buffers.assign(plan)
+        if config.debug.check:
+            buffers.verify(plan, self.storage)
+        self._frames: list[_Frame] = []
+        self._native: dict[int, tuple[int, int, Grid | BlasCall]] = {}  # step -> function, word of its slots, numbers
+        self._relocations: list[tuple[int, int, int]] = []
+        self._error_slots: list[int] = []
+        self._constants: list[Any] = []  # what native code holds addresses of
+        self._tables: dict[tuple[tuple[int, ...], bool], np.ndarray] = {}
+        self._steps: list[np.ndarray] = []
+        arrays = self.storage.arrays
+        self._object_count = len(plan.inputs) + len(arrays) + 1  # the arena comes last
+        self._fill = Struct(f"{len(plan.inputs) + len(arrays)}q").pack_into
+        self._objects = 8 * Frame.OBJECTS
+        self._arena_object = self._objects + 8 * (self._object_count - 1)
+        self._build(kernels)
+        self._allocations = [_allocation(plan.buffers[b].shape, plan.buffers[b].dtype) for b in arrays]
+        self._results = [self._source(b) for b in plan.outputs]
+        self._plain = [("array", k) for k in range(len(arrays))] == self._results
+        self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
+        self._stops = any(isinstance(s, Call) for s in plan.steps)
+        self._parallel = any(g.chunk < g.items for _, _, g in self._native.values())
+        self._arena_kept = self._arena_bytes <= _KEPT_ARENA
+        self._checked = config.debug.check >= 2
+        self.profile: list[tuple[int, float]] | None = None
+        self._header = self._table((), False)
+        self._template[Frame.PROGRAM] = self._header.ctypes.data
+        # Whether nothing but the native run lies between allocating results and giving them.
+        self._short = self._plain and self._arena_kept and not (self._stops or self._parallel or self._checked)
+
+    # ---- calling
+
+    def __call__(self, arrays: Sequence[np.ndarray], into: Mapping[int, np.ndarray] | None = None) -> list[np.ndarray]:
+        """The results, in the plan's order. `into` gives arrays to write outputs into, by output position; one may be
+        an input where `storage.reusable` says so."""
+        if not self._short or into or self.profile is not None:
+            return self._general_call(arrays, into or {})
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self._new_frame()
+        made = [empty(shape, dtype) for empty, shape, dtype in self._allocations]
+        self._fill(frame.memory, self._objects, *map(handle, arrays), *map(handle, made))
+        code = run(frame.address)
+        if code:
+            self._raise(frame, -code - 1)
+        self._frames.append(frame)
+        return made
+
+    def _general_call(self, arrays: Sequence[np.ndarray], into: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+        if self._checked:
+            self._check_inputs(arrays)
+        if self._parallel:
+            threads.prepare()
+        given = {self._results[position]: a for position, a in into.items()}
+        for position, a in into.items():
+            self._check_target(arrays, position, a)
+        made = [given[("array", k)] if ("array", k) in given else empty(shape, dtype)
+                for k, (empty, shape, dtype) in enumerate(self._allocations)]
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self._new_frame()
+        if not self._arena_kept:
+            frame.arena = pool.aligned(self._arena_bytes)
+            frame.views = {}
+            _WORD.pack_into(frame.memory, self._arena_object, handle(frame.arena))
+        self._fill(frame.memory, self._objects, *map(handle, arrays), *map(handle, made))
+        in_place = tuple(p for p in self._copies if p in into and into[p] is arrays[self.storage.reusable[p]])
+        profile = self.profile
+        header = self._table(in_place, profile is not None)
+        _WORD.pack_into(frame.memory, 8 * Frame.PROGRAM, header.ctypes.data)
+        start = perf_counter()
+        while code := run(frame.address):
+            if code < 0:
+                self._raise(frame, -code - 1)
+            step = self.plan.steps[code - 1]
+            if isinstance(step, Call):
+                self._run_in_python(step, frame, arrays, made)
+            if profile is not None:
+                now = perf_counter()
+                calls, seconds = profile[code - 1]
+                profile[code - 1] = calls + 1, seconds + now - start
+                start = perf_counter()
+        if not self._arena_kept:
+            frame.arena, frame.views = None, {}
+        if header is not self._header:
+            _WORD.pack_into(frame.memory, 8 * Frame.PROGRAM, self._header.ctypes.data)
+        if len(self._frames) < _KEPT_FRAMES:
+            self._frames.append(frame)
+        return [made[k] if kind == "array" else arrays[k] if kind == "input" else self._constant(k)
+                for kind, k in self._results]
+
+    def profiling(self, on: bool) -> None:
+        """Count calls and seconds of each step in `profile` (by step of the plan), until switched off."""
+        self.profile = [(0, 0.0)] * len(self.plan.steps) if on else None
+
+    @property
+    def grids(self) -> dict[int, Grid | BlasCall]:
+        """How each native step that does anything is cut up, by step of the plan."""
+        return {s: g for s, (_, _, g) in self._native.items()}
+
+    # ---- building
+
+    def _build(self, kernels: Sequence[int]) -> None:
+        """Lay out the frame: header, objects, then the slots of each native step."""
+        words: list[int] = [0] * (Frame.OBJECTS + self._object_count)
+        scratch = 0
+        address = iter(kernels)
+        launches: list[tuple[Launch, Grid, int]] = []
+        for s, step in enumerate(self.plan.steps):
+            if isinstance(step, Launch):
+                function, g = next(address), grid(step)
+                if not g.items or (buffers.is_copy(step) and self._stays(step)):
+                    continue
+                self._native[s] = function, len(words), g
+                launches.append((step, g, len(words)))
+                words += [0] * step.kernel.slots.count
+                scratch = max(scratch, g.scratch)
+            elif isinstance(step, Gemm):
+                b = blas_call(step)
+                if not b.items:
+                    continue
+                self._native[s] = b.function, len(words), b
+                for argument, view in zip(b.operands, (step.a, step.b, step.c), strict=True):
+                    b.words[argument] = self._relocate(len(words) + argument, view, step.dtype.itemsize)
+                words += b.words
+                self._constants.append(b.constants)
+        scratch_at = self.storage.arena_bytes
+        self._arena_bytes = scratch_at + scratch
+        for launch, g, at in launches:
+            self._fill_slots(words, at, launch, g, scratch_at)
+        self._template = np.array(words, np.int64)
+        self._relocation_table = np.array(self._relocations, np.int64).reshape(-1, RELOCATION_WORDS)
+
+    def _fill_slots(self, words: list[int], at: int, launch: Launch, g: Grid, scratch_at: int) -> None:
+        k = launch.kernel
+        slots = k.slots
+        for slot, extent in zip(slots.extents, launch.extents, strict=True):
+            words[at + slot] = extent
+        words[at + slots.block], words[at + slots.splits], words[at + slots.split] = g.block, g.splits, g.split
+        words[at + slots.stream] = g.stream
+        if g.scratch:
+            self._relocations.append((at + slots.scratch, self._arena_index, scratch_at))
+        self._error_slots.append(at + slots.errors)
+        for slot, value in zip(slots.params, launch.params, strict=True):
+            words[at + slot] = value
+        views, accesses = launch.reads + launch.writes, k.reads + k.writes
+        for (slot, stride_slots), view, access in zip(slots.reads + slots.writes, views, accesses, strict=True):
+            words[at + slot] = self._relocate(at + slot, view, access.dtype.itemsize)
+            for d, (stride_slot, stride) in enumerate(zip(stride_slots, view.strides, strict=True)):
+                if stride_slot is not None:
+                    words[at + stride_slot] = stride
+                elif config.debug.check and launch.extents[d] > 1 and stride != int(access.strides[d]):
+                    raise InternalError(f"a view of buffer {view.buffer} has stride {stride} along dim {d}, but its "
+                                        f"kernel was made for {access.strides[d]}\n{k.text}")
+
+    @property
+    def _arena_index(self) -> int:
+        return Frame.OBJECTS + self._object_count - 1
+
+    def _relocate(self, word: int, view: View, itemsize: int) -> int:
+        """Have a frame word hold the address that `view` starts at; the word's value where that is known already."""
+        place = self.storage.places[view.buffer]
+        offset = view.offset * itemsize
+        if place.home == "constant":
+            value = self._constant(view.buffer)
+            return value.ctypes.data + offset
+        if place.home == "input":
+            index = Frame.OBJECTS + place.number
+        elif place.home == "output":
+            index = Frame.OBJECTS + len(self.plan.inputs) + self.storage.arrays.index(place.number)
+        else:
+            index, offset = self._arena_index, offset + place.number
+        self._relocations.append((word, index, offset))
+        return 0
+
+    def _constant(self, b: int) -> np.ndarray:
+        value = self.plan.buffers[b].value
+        if value is None or not value.flags.c_contiguous:
+            raise InternalError(f"constant buffer {b} has no contiguous value")
+        return value
+
+    def _source(self, b: int) -> tuple[str, int]:
+        """Where a result comes from: an array made at the call, an input, a constant."""
+        match self.plan.buffers[b].role:
+            case "output":
+                return "array", self.storage.arrays.index(b)
+            case "input":
+                return "input", self.plan.inputs.index(b)
+            case "constant":
+                return "constant", b
+        raise InternalError(f"buffer {b} is a temp, and cannot be a result")
+
+    def _stays(self, launch: Launch) -> bool:
+        places = self.storage.places
+        return places[launch.reads[0].buffer] == places[launch.writes[0].buffer]
+
+    def _copy_of(self, position: int) -> int | None:
+        """The step that copies the reusable input to an output, if the output starts so; in place it is left out."""
+        b, i = self.plan.outputs[position], self.plan.inputs[self.storage.reusable[position]]
+        for s, step in enumerate(self.plan.steps):
+            if isinstance(step, Launch) and any(v.buffer == b for v in step.writes):
+                return s if buffers.is_copy(step) and step.reads[0].buffer == i else None
+        return None
+
+    def _table(self, in_place: tuple[int, ...], profiled: bool) -> np.ndarray:
+        """A header and its steps. `in_place`: outputs written over an input; `profiled`: return after each step."""
+        key = in_place, profiled
+        if key in self._tables:
+            return self._tables[key]
+        left_out = {self._copies[p] for p in in_place}
+        rows: list[list[int]] = []
+
+        def back(result: int, following: int) -> None:
+            row = [0] * Step.WORDS
+            row[Step.RESULT], row[Step.NEXT] = result, following
+            rows.append(row)
+
+        for s, step in enumerate(self.plan.steps):
+            if isinstance(step, Call):
+                back(s + 1, len(rows) + 1)
+            elif s in self._native and s not in left_out:
+                function, at, g = self._native[s]
+                checks = int(isinstance(step, Launch) and bool(step.sites))
+                rows.append([function, 8 * at, 0, g.items, g.chunk, checks, s])
+                if isinstance(g, Grid) and g.splits > 1 and isinstance(step, Launch):
+                    rows.append([function, 8 * at, ~0, step.points, step.points, checks, s])
+                if profiled:
+                    back(s + 1, len(rows) + 1)
+        back(0, 0)
+        table = np.array(rows, np.int64)
+        header = np.zeros(Header.WORDS, np.int64)
+        header[Header.STEPS] = table.ctypes.data
+        header[Header.RELOCATIONS] = self._relocation_table.ctypes.data
+        header[Header.RELOCATION_COUNT] = len(self._relocation_table)
+        header[Header.LAUNCH], header[Header.CELL] = threads.LAUNCH, threads.CELL
+        self._steps.append(table)
+        self._tables[key] = header
+        return header
+
+    def _new_frame(self) -> _Frame:
+        frame = _Frame(self._template)
+        for slot in self._error_slots:
+            _WORD.pack_into(frame.memory, 8 * slot, frame.address + 8 * Frame.ERROR)
+        if self._arena_kept:
+            frame.arena = pool.aligned(self._arena_bytes)
+            _WORD.pack_into(frame.memory, self._arena_object, handle(frame.arena))
+        return frame
+
+    # ---- steps in Python, and what can go wrong
+
+    def _run_in_python(self, step: Call, frame: _Frame, arrays: Sequence[np.ndarray], made: list[np.ndarray]) -> None:
+        inputs = [self._as_array(b, frame, arrays, made) for b in step.inputs]
+        results = step.op.eager(*inputs, **dict(step.attrs))
+        if not isinstance(results, tuple | list):
+            results = (results,)
+        if len(results) != len(step.outputs):
+            raise InternalError(f"{step.op.name} gave {len(results)} results for {len(step.outputs)} buffers")
+        for b, result in zip(step.outputs, results, strict=True):
+            target, result = self._as_array(b, frame, arrays, made), np.asarray(result)
+            if result.shape != target.shape or result.dtype != target.dtype:
+                raise InternalError(f"{step.op.name} gave {result.dtype}{list(result.shape)} where "
+                                    f"{target.dtype}{list(target.shape)} was inferred")
+            target[...] = result
+
+    def _as_array(self, b: int, frame: _Frame, arrays: Sequence[np.ndarray], made: list[np.ndarray]) -> np.ndarray:
+        place, buffer = self.storage.places[b], self.plan.buffers[b]
+        match place.home:
+            case "input":
+                return arrays[place.number]
+            case "constant":
+                return self._constant(b)
+            case "output":
+                array = made[self.storage.arrays.index(place.number)]
+                return array.reshape(-1).view(buffer.dtype).reshape(buffer.shape)
+        if b not in frame.views:
+            frame.views[b] = np.ndarray(buffer.shape, buffer.dtype, frame.arena, place.number)
+        return frame.views[b]
+
+    def _raise(self, frame: _Frame, s: int) -> None:
+        """Raise for the failed check of a step; the frame is not used again."""
+        site, value = _TWO_WORDS.unpack_from(frame.memory, 8 * Frame.ERROR)
+        step = self.plan.steps[s]
+        assert isinstance(step, Launch)
+        check = step.sites[site - 1]
+        error = IndexError(check.message.format(value=value))
+        if check.where:
+            error.add_note(f"in compiled code, at {check.where}")
+        raise error
+
+    def _check_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        if len(arrays) != len(self.plan.inputs):
+            raise InternalError(f"{len(arrays)} arrays for {len(self.plan.inputs)} inputs")
+        for k, (a, b) in enumerate(zip(arrays, self.plan.inputs, strict=True)):
+            buffer = self.plan.buffers[b]
+            want = buffer.strides if buffer.strides is not None else _contiguous_strides(buffer.shape)
+            have = tuple(s // a.itemsize for s in a.strides)
+            same = all(h == w for h, w, e in zip(have, want, a.shape, strict=True) if e > 1) or not a.size
+            if a.shape != buffer.shape or a.dtype != buffer.dtype or not same or not a.flags.aligned:
+                raise InternalError(f"input {k} is {a.dtype}{list(a.shape)} with strides {have}, not "
+                                    f"{buffer.dtype}{list(buffer.shape)} with strides {want}")
+
+    def _check_target(self, arrays: Sequence[np.ndarray], position: int, a: np.ndarray) -> None:
+        kind, number = self._results[position]
+        if kind != "array":
+            raise InternalError(f"output {position} is an {kind}; there is nothing to write")
+        buffer = self.plan.buffers[self.storage.arrays[number]]
+        if a.shape != buffer.shape or a.dtype != buffer.dtype or not a.flags.c_contiguous or not a.flags.writeable:
+            raise InternalError(f"output {position} cannot be written into {a.dtype}{list(a.shape)}")
+        reusable = self.storage.reusable.get(position)
+        if any(a is other and k != reusable for k, other in enumerate(arrays)):
+            raise InternalError(f"output {position} must not be written over an input")
+
+
+_WORD, _TWO_WORDS = Struct("q"), Struct("2q")
+
+
+def _allocation(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., np.ndarray], tuple[int, ...], np.dtype]:
+    small = prod(shape) * dtype.itemsize < pool.SMALL
+    return (np.empty if small else pool.empty), shape, dtype
+
+
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[d + 1:]) for d in range(len(shape)))
