@@ -3,8 +3,9 @@
 In: a movement op's `index` rule says, for a coordinate of its result, which coordinate of which input it shows.
 Out: composed and simplified expressions; `fuse.py` turns affine ones into strides and the rest into statements.
 
-An `Index` is `const + sum(coef * atom)`; an atom is a loop `Dim`, or the floor quotient or remainder of an Index by a positive int.
-Every atom knows its bounds, so `//` and `%` vanish where they cannot matter, and guards that always hold are dropped.
+An `Index` is `const + sum(coef * atom)`; an atom is a loop `Dim`, or the floor quotient or remainder of an Index by a
+positive int. Every atom knows its bounds, so `//` and `%` vanish where they cannot matter, and guards that always
+hold are dropped.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Kernel:
     def splittable(self) -> bool:
         """Whether the first inner dim may be cut into parts whose accumulators are combined afterwards."""
         inner = [s for s in self.stages if s.inner]
-        return len(inner) == 1 and not inner[0].stores and bool(inner[0].accumulators) and self.stages[0].inner
+        return len(inner) == 1 and bool(inner[0].accumulators) and self.stages[0].inner and not inner[0].stores
 
     @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:

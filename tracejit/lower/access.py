@@ -1,0 +1,137 @@
+"""Where values live and how a node's value is reached: shared by `fuse.py` (what goes together) and `loops.py` (the
+loops).
+
+In: a graph. Out: `Placement` (which nodes own a buffer, which are folded into their users) and `sources`, the walk
+from a node at given coordinates back to the values that must already be there.
+
+Dims of extent 1 never appear in a loop space: `squeezed` drops them, and `identity` gives a node's own coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tracejit.ir import CONSTANT, INPUT, Node, Type
+from tracejit.lower.index import Index, Opaque, Part, dim
+
+Coords = tuple[Index, ...]
+
+
+def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Extents other than 1: the loop space of a shape."""
+    return tuple(n for n in shape if n != 1)
+
+
+def identity(shape: Sequence[int], dims: Sequence[int] | None = None) -> Coords:
+    """The coordinates of a value of `shape` in its own loop space; `dims` renumbers the loop dims."""
+    out: list[Index] = []
+    k = 0
+    for n in shape:
+        if n == 1:
+            out.append(Index())
+        else:
+            out.append(dim(k if dims is None else dims[k], n))
+            k += 1
+    return tuple(out)
+
+
+def reduced_dims(node: Node) -> tuple[int, ...]:
+    """The dims of a reduction's loop space (its input's, squeezed) that it folds."""
+    space, shape, k, out = node.inputs[0].shape, node.attrs["axis"], 0, []
+    for a, n in enumerate(space):
+        if n != 1:
+            if a in shape:
+                out.append(k)
+            k += 1
+    return tuple(out)
+
+
+def folds(node: Node) -> bool:
+    """Whether a reduction really loops (an axis of extent 1 is only a map)."""
+    return node.op.kind == "reduction" and bool(reduced_dims(node))
+
+
+def is_scalar_constant(node: Node) -> bool:
+    return node.op is CONSTANT and node.type.size == 1  # type: ignore[union-attr]
+
+
+def parts_of(node: Node, coords: Coords) -> list[Part]:
+    """The parts of a movement node that can show at `coords` (those whose guards may hold)."""
+    types: list[Type] = [i.type for i in node.inputs]  # type: ignore[misc]
+    found = []
+    for part in node.op.index(coords, types, **node.attrs):  # type: ignore[misc]
+        if any(g.never for g in part.guards) or types[part.input].size == 0:
+            continue
+        found.append(Part(part.input, part.coords, tuple(g for g in part.guards if not g.always)))
+    return found
+
+
+def gather_coords(node: Node, coords: Coords, positions: Sequence[object]) -> tuple[Coords, Coords]:
+    """(coordinates of the index arrays, coordinates of x) for a gather or a scatter's v at `coords`.
+
+    `positions[k]` stands for the value of index array k at those coordinates.
+    """
+    x, index = node.inputs[0], node.inputs[-1]
+    axes = node.attrs["axes"]
+    lead = len(index.shape)
+    rest = iter(coords[lead:])
+    at = tuple(
+        Index(((Opaque(positions[axes.index(a)], n), 1),)) if a in axes else next(rest) for a, n in enumerate(x.shape)
+    )
+    return coords[:lead], at
+
+
+@dataclass(slots=True)
+class Placement:
+    """Which nodes own a buffer (`roots`); all others are folded into the kernels of their users."""
+
+    roots: set[Node] = field(default_factory=set)
+
+    def stored(self, node: Node) -> bool:
+        return node.op is INPUT or (node.op is CONSTANT and not is_scalar_constant(node)) or node in self.roots
+
+
+def inputs_at(node: Node, coords: Coords) -> Iterator[tuple[Node, Coords]]:
+    """The inputs a folded node needs, each at its coordinates."""
+    kind = node.op.kind
+    if kind == "movement":
+        for part in parts_of(node, coords):
+            yield node.inputs[part.input], part.coords
+    elif kind == "indexing":  # gather
+        tokens = [(node, k, coords) for k in range(len(node.inputs) - 1)]
+        index_coords, at = gather_coords(node, coords, tokens)
+        for i in node.inputs[1:]:
+            yield i, index_coords
+        yield node.inputs[0], at
+    elif kind == "source":
+        for i in node.inputs:
+            yield i, ()
+    elif kind == "reduction":  # over axes of extent 1
+        rest = iter(coords)
+        axes = node.attrs["axis"]
+        yield node.inputs[0], tuple(Index() if a in axes else next(rest) for a in range(len(node.inputs[0].shape)))
+    else:
+        for i in node.inputs:
+            yield i, coords
+
+
+def sources(node: Node, coords: Coords, placement: Placement) -> set[tuple[Node, Coords]]:
+    """The stored values, each at its coordinates, that computing `node` at `coords` reads.
+
+    A stored `node` is itself expanded: the question is what its own kernel needs. A reduction's input is taken at the
+    coordinates given (its caller passes those of the whole space).
+    """
+    found: set[tuple[Node, Coords]] = set()
+    seen: set[tuple[Node, Coords]] = set()
+    stack = list(inputs_at(node, coords))
+    while stack:
+        item = stack.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        if placement.stored(item[0]):
+            found.add(item)
+        else:
+            stack.extend(inputs_at(*item))
+    return found

@@ -1,0 +1,498 @@
+"""Fusion: which nodes share a kernel. Graph -> Plan.
+
+In: a graph after the passes. Out: steps (kernels, gemms, library calls) over buffers, in an order that works.
+
+1. `place` chooses the nodes that own a buffer. Outputs, reductions and the inputs of library calls must; any other
+   node is folded into its users, unless doing its work again there costs more than a trip through memory.
+2. `cluster` puts roots into kernels: roots over one loop space share a kernel when none needs the other's finished
+   result; a root that needs a reduction of the same kernel only at its own row joins as a later stage (softmax is one
+   kernel).
+3. `loops.py` writes each cluster as a loop nest.
+
+Choices follow the structure of the graph; sizes decide only where a row would not fit the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracejit.config import Options
+from tracejit.ir import CONSTANT, INPUT, Graph, Node
+from tracejit.lower import loops
+from tracejit.lower.access import (
+    Coords,
+    Placement,
+    folds,
+    identity,
+    inputs_at,
+    is_scalar_constant,
+    parts_of,
+    reduced_dims,
+    sources,
+    squeezed,
+)
+from tracejit.lower.plan import Buffer, Call, Gemm, Plan, Step, View
+
+# Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
+REPEAT_LIMIT = 100
+# A value repeated over outer dims by a broadcast is recomputed there if it costs less than this.
+BROADCAST_COST = 8
+# A kernel of more statements than this spills registers and compiles slowly.
+KERNEL_COST = 1500
+# A row whose stages run one after the other should stay in the cache between them.
+ROW_BYTES = 256 * 1024
+# With fewer rows than this, stages over long rows would leave threads idle.
+MIN_ROWS = 16
+SMALL = 32 * 1024  # elements: below, one thread does everything anyway
+# How many clusters back a root may join.
+LOOK_BACK = 16
+
+BLAS_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """Roots that one kernel computes: `space` is the squeezed loop space, `axes` the folded dims (None: a map)."""
+
+    position: int
+    space: tuple[int, ...]
+    axes: tuple[int, ...] | None
+    roots: list[Node] = field(default_factory=list)  # over the whole space: maps and reductions
+    epilogue: list[Node] = field(default_factory=list)  # over the points left by the reductions
+    stages: int = 1
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return tuple(d for d in range(len(self.space)) if d not in (self.axes or ()))
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.roots, *self.epilogue]
+
+    def coords_of(self, node: Node) -> Coords:
+        """The coordinates in this cluster's space of a root's own result."""
+        if node in self.epilogue or folds(node):
+            return identity(node.shape, self.outer)
+        return identity(node.shape)
+
+
+@dataclass(slots=True, eq=False)
+class Single:
+    """A step of its own: gemm, library call or scatter."""
+
+    position: int
+    node: Node
+
+
+Unit = Cluster | Single
+
+
+def is_gemm(node: Node) -> bool:
+    return node.op.name == "matmul" and node.dtype in BLAS_DTYPES
+
+
+def is_scatter(node: Node) -> bool:
+    return node.op.kind == "indexing" and "mode" in node.attrs
+
+
+def in_loop(node: Node) -> bool:
+    """Whether a node is computed inside a kernel (else it is a step of its own)."""
+    kind = node.op.kind
+    if kind == "reduction":
+        return loops.can_accumulate(node)
+    return (kind in ("elementwise", "source", "movement") and node.op is not INPUT) or (
+        kind == "indexing" and not is_scatter(node)
+    )
+
+
+def fuse(graph: Graph, options: Options) -> Plan:
+    """Lower a graph to steps over buffers."""
+    placement = place(graph)
+    units, where = cluster(graph, placement)
+    return _Lowering(graph, placement, units, where, options).plan()
+
+
+# -- 1. which nodes own a buffer -------------------------------------------------------------------------
+def gemm_base(node: Node, cols: int = 2) -> tuple[Node, Coords]:
+    """The node whose buffer a gemm operand can be read from in place: through affine, unguarded movement."""
+    best = (node, identity(node.shape))
+    at = best
+    while at[0].op.kind == "movement":
+        parts = parts_of(*at)
+        if len(parts) != 1 or parts[0].guards or not all(c.affine for c in parts[0].coords):
+            break
+        at = (at[0].inputs[parts[0].input], parts[0].coords)
+        if gemm_strides(at, node.shape) is not None:
+            best = at
+    return best
+
+
+def gemm_strides(
+    at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
+) -> tuple[int, tuple[int, ...]] | None:
+    """(offset, strides) in elements of an operand of `shape` seen through `at`, or None if BLAS cannot walk it."""
+    flat = loops.address(at[1], strides or loops.contiguous(at[0].shape))
+    if not flat.affine:
+        return None
+    found, k = [], 0
+    for n in shape:
+        found.append(0 if n == 1 else flat.coefficient(k))
+        k += n != 1
+    rows, cols = found[-2], found[-1]
+    m, n = shape[-2], shape[-1]
+
+    def usable(lead: int, minor: int, length: int, other: int) -> bool:
+        return (minor == 1 or length == 1) and (lead >= max(length, 1) or other == 1)
+
+    if any(s < 0 for s in found) or not (usable(rows, cols, n, m) or usable(cols, rows, m, n)):
+        return None
+    return flat.const, tuple(found)
+
+
+def place(graph: Graph) -> Placement:
+    """Choose the roots: forced ones, then folded nodes that would be repeated too often, from users to producers."""
+    placement = Placement()
+    roots = placement.roots
+
+    def force(node: Node) -> None:
+        if node.op is not INPUT and node.op is not CONSTANT:
+            roots.add(node)
+
+    for node in graph.outputs:
+        force(node)
+    for node in graph.nodes:
+        if node.op.name == "getitem" and node.op.kind == "control":
+            roots.add(node)
+            continue
+        if not in_loop(node):
+            if node.op is not CONSTANT:
+                roots.add(node)
+                for i in node.inputs:
+                    if is_gemm(node):
+                        i = gemm_base(i)[0]
+                    if not is_scatter(node):
+                        force(i)
+        elif folds(node):
+            roots.add(node)
+    cost = _costs(graph, placement)
+    demands: dict[Node, set[tuple[tuple[int, ...], Coords]]] = {n: set() for n in (*graph.inputs, *graph.nodes)}
+    for node in reversed(graph.nodes):
+        if node in roots:
+            if not in_loop(node) and not is_scatter(node):
+                continue
+            _demand(node, squeezed(_space(node)), _own_coords(node), demands)
+            continue
+        wanted = demands[node]
+        if not wanted or node.op is CONSTANT:
+            continue
+        if _repeats_too_much(node, wanted, cost[node]):
+            roots.add(node)
+            _demand(node, squeezed(node.shape), identity(node.shape), demands)
+        else:
+            for space, coords in wanted:
+                _demand(node, space, coords, demands)
+    _split_long(graph, placement)
+    return placement
+
+
+def _space(node: Node) -> tuple[int, ...]:
+    return node.inputs[0].shape if folds(node) else node.inputs[1].shape if is_scatter(node) else node.shape
+
+
+def _own_coords(node: Node) -> Coords:
+    return identity(_space(node))
+
+
+def _demand(
+    node: Node, space: tuple[int, ...], coords: Coords, demands: dict[Node, set[tuple[tuple[int, ...], Coords]]]
+) -> None:
+    if folds(node):
+        demands[node.inputs[0]].add((space, coords))
+        return
+    if is_scatter(node):
+        x, v, *indices = node.inputs
+        demands[x].add((squeezed(x.shape), identity(x.shape)))
+        demands[v].add((space, coords))
+        for i in indices:
+            demands[i].add((space, coords[: len(i.shape)]))
+        return
+    for i, c in inputs_at(node, coords):
+        demands[i].add((space, c))
+
+
+def _costs(graph: Graph, placement: Placement) -> dict[Node, int]:
+    """Work per element of computing a node with everything folded in."""
+    cost: dict[Node, int] = {}
+    for node in graph.inputs:
+        cost[node] = 1
+    for node in graph.nodes:
+        if placement.stored(node) or is_scalar_constant(node):
+            cost[node] = 1
+        else:
+            own = 0 if node.op.kind == "movement" else node.op.cost
+            cost[node] = min(own + sum(cost[i] for i in set(node.inputs)), 1 << 30)
+    return cost
+
+
+def _repeats_too_much(node: Node, wanted: set[tuple[tuple[int, ...], Coords]], cost: int) -> bool:
+    if node.type.size <= 1 or (node.op.kind == "source" and node.op.cost <= 4):  # type: ignore[union-attr]
+        return False
+    if (len(wanted) - 1) * cost > REPEAT_LIMIT:
+        return True
+    if cost > BROADCAST_COST:
+        for space, coords in wanted:
+            used = {a.number for c in coords for a, _ in c.terms if hasattr(a, "number")}
+            opaque = any(not c.affine for c in coords)
+            last = len(space) - 1
+            # varies along the vector dim, and is repeated along another one
+            if not opaque and last in used and any(d not in used for d in range(len(space))):
+                return True
+    return False
+
+
+def _split_long(graph: Graph, placement: Placement) -> None:
+    """Give a buffer to nodes where a kernel would grow beyond KERNEL_COST statements."""
+    size: dict[Node, int] = dict.fromkeys(graph.inputs, 1)
+    for node in graph.nodes:
+        if placement.stored(node) and not in_loop(node):
+            size[node] = 1
+            continue
+        total = 1 + sum(1 if placement.stored(i) else size[i] for i in set(node.inputs))
+        if total > KERNEL_COST and in_loop(node) and node.op.kind == "elementwise":
+            placement.roots.add(node)
+        size[node] = total
+
+
+# -- 2. which roots share a kernel -----------------------------------------------------------------------
+def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, Unit]]:
+    """Roots into clusters, in execution order; and the unit of each root."""
+    units: list[Unit] = []
+    where: dict[Node, Unit] = {}
+    for node in graph.nodes:
+        if node not in placement.roots:
+            continue
+        if node.op.name == "getitem" and node.op.kind == "control":
+            where[node] = where[node.inputs[0]]
+            continue
+        if not in_loop(node):
+            where[node] = Single(len(units), node)
+            units.append(where[node])
+            continue
+        space = squeezed(_space(node))
+        axes = reduced_dims(node) if folds(node) else None
+        needs = (
+            sources(node, identity(node.shape), placement)
+            if axes is None
+            else {item for item in _reduction_sources(node, placement)}
+        )
+        found = _join(node, space, axes, needs, units, where, placement)
+        if found is None:
+            found = Cluster(len(units), space, axes, [node])
+            units.append(found)
+        where[node] = found
+    return units, where
+
+
+def _reduction_sources(node: Node, placement: Placement) -> set[tuple[Node, Coords]]:
+    x, coords = node.inputs[0], identity(node.inputs[0].shape)
+    return {(x, coords)} if placement.stored(x) else sources(x, coords, placement)
+
+
+def _join(
+    node: Node,
+    space: tuple[int, ...],
+    axes: tuple[int, ...] | None,
+    needs: set[tuple[Node, Coords]],
+    units: list[Unit],
+    where: dict[Node, Unit],
+    placement: Placement,
+) -> Cluster | None:
+    """The latest cluster that may take `node`, or None."""
+    earliest = max((where[n].position for n, _ in needs if n in where), default=0)
+    for unit in reversed(units[max(earliest, len(units) - LOOK_BACK) :]):
+        if not isinstance(unit, Cluster):
+            continue
+        if unit.space == space and (axes is None or unit.axes is None or unit.axes == axes):
+            if _joins_space(node, axes, needs, unit, where):
+                return unit
+        elif (
+            unit.axes is not None and axes is None and squeezed(node.shape) == tuple(unit.space[d] for d in unit.outer)
+        ):
+            at_points = sources(node, identity(node.shape, unit.outer), placement)
+            inside = [(n, c) for n, c in at_points if where.get(n) is unit]
+            if inside and all(c == unit.coords_of(n) and (folds(n) or n in unit.epilogue) for n, c in inside):
+                unit.epilogue.append(node)
+                return unit
+    return None
+
+
+def _joins_space(
+    node: Node, axes: tuple[int, ...] | None, needs: set[tuple[Node, Coords]], unit: Cluster, where: dict[Node, Unit]
+) -> bool:
+    inside = [(n, c) for n, c in needs if where.get(n) is unit]
+    if any(c != unit.coords_of(n) for n, c in inside):
+        return False
+    later = any(folds(n) or n in unit.epilogue for n, _ in inside)
+    joined = unit.axes if unit.axes is not None else axes
+    if later and not _stageable(unit.space, joined or (), node):
+        return False
+    if unit.axes is None and axes is not None:
+        if not _worth_merging(unit, axes, inside):
+            return False
+        unit.axes = axes
+    unit.stages += later
+    unit.roots.append(node)
+    return True
+
+
+def _worth_merging(unit: Cluster, axes: tuple[int, ...], inside: list[tuple[Node, Coords]]) -> bool:
+    """A map takes in a reduction over its space when the reduction reads what the map computes."""
+    return bool(inside)
+
+
+def _stageable(space: tuple[int, ...], axes: tuple[int, ...], node: Node) -> bool:
+    """Whether later stages over the same row would find it in the cache and leave work for every thread."""
+    total = row = 1
+    for d, n in enumerate(space):
+        total *= n
+        row *= n if d in axes else 1
+    if axes != tuple(range(len(space) - len(axes), len(space))):  # columns: a block of them is walked again
+        return row <= 256
+    if total <= SMALL:
+        return True
+    return row * node.dtype.itemsize <= ROW_BYTES and total // max(row, 1) >= MIN_ROWS
+
+
+# -- 3. steps over buffers -------------------------------------------------------------------------------
+class _Lowering:
+    """Numbers the buffers and writes every unit as steps."""
+
+    def __init__(
+        self, graph: Graph, placement: Placement, units: list[Unit], where: dict[Node, Unit], options: Options
+    ):
+        self.graph, self.placement, self.units, self.where, self.options = graph, placement, units, where, options
+        self.buffers: list[Buffer] = []
+        self.buffer_of: dict[Node, int] = {}
+        self.results: dict[tuple[Node, int], int] = {}  # of tuple-typed calls
+
+    def plan(self) -> Plan:
+        graph = self.graph
+        inputs = []
+        layouts = graph.notes.get("strides", {})
+        for k, node in enumerate(graph.inputs):
+            inputs.append(self._new(node, "input", strides=layouts.get(k)))
+        for node in graph.nodes:
+            if node.op is CONSTANT and (
+                not is_scalar_constant(node) or node in graph.outputs or self._read_whole(node)
+            ):
+                self._new(node, "constant", value=node.attrs["value"])
+        outputs = set(graph.outputs)
+        stored = self._stored_roots()
+        for unit in self.units:
+            for node in unit.nodes if isinstance(unit, Cluster) else [unit.node]:
+                if isinstance(node.type, tuple):
+                    for k, t in enumerate(node.type):
+                        self.buffers.append(Buffer(t.shape, t.dtype, "temp"))
+                        self.results[node, k] = len(self.buffers) - 1
+                elif node in stored:
+                    self._new(node, "output" if node in outputs else "temp")
+        for node in graph.nodes:
+            if node.op.name == "getitem" and node.op.kind == "control":
+                b = self.results[node.inputs[0], node.attrs["index"]]
+                self.buffer_of[node] = b
+                if node in outputs:
+                    t = self.buffers[b]
+                    self.buffers[b] = Buffer(t.shape, t.dtype, "output")
+        steps: list[Step] = []
+        for unit in self.units:
+            steps += self._steps(unit, stored)
+        return Plan(tuple(self.buffers), tuple(inputs), tuple(self.buffer_of[n] for n in graph.outputs), tuple(steps))
+
+    def _new(self, node: Node, role: str, **more: object) -> int:
+        self.buffers.append(Buffer(node.shape, node.dtype, role, **more))  # type: ignore[arg-type]
+        self.buffer_of[node] = len(self.buffers) - 1
+        return self.buffer_of[node]
+
+    def _read_whole(self, node: Node) -> bool:
+        return any(node in u.node.inputs for u in self.units if isinstance(u, Single))
+
+    def _stored_roots(self) -> set[Node]:
+        """Roots somebody outside their kernel needs; the others live in registers."""
+        stored = {n for n in self.graph.outputs}
+        for unit in self.units:
+            if isinstance(unit, Single):
+                stored.add(unit.node)
+                for i in unit.node.inputs:
+                    stored |= {n for n, _ in self._operands(unit.node, i)}
+                continue
+            for node in unit.nodes:
+                stored |= {n for n, _ in self._needs(unit, node) if self.where.get(n) is not unit}
+        return stored
+
+    def _operands(self, node: Node, i: Node) -> Iterable[tuple[Node, Coords]]:
+        if is_gemm(node):
+            return [gemm_base(i)]
+        if is_scatter(node):
+            if self.placement.stored(i):
+                return [(i, identity(i.shape))]
+            return sources(i, identity(i.shape), self.placement)
+        return [(i, identity(i.shape))]
+
+    def _needs(self, unit: Cluster, node: Node) -> set[tuple[Node, Coords]]:
+        if folds(node):
+            return _reduction_sources(node, self.placement)
+        return sources(node, unit.coords_of(node), self.placement)
+
+    def _steps(self, unit: Unit, stored: set[Node]) -> list[Step]:
+        if isinstance(unit, Cluster):
+            writer = loops.Writer(
+                self.placement,
+                self.buffer_of,
+                self.buffers,
+                self.options,
+                unit.space,
+                unit.axes or (),
+                frozenset(unit.nodes),
+                unit.coords_of,
+            )
+            for node in unit.nodes:
+                writer.root(node, unit.coords_of(node), node in stored)
+            return [writer.launch()]
+        node = unit.node
+        if is_scatter(node):
+            return loops.scatter(node, self.placement, self.buffer_of, self.buffers, self.options)
+        if is_gemm(node):
+            return [self._gemm(node)]
+        outputs = (
+            [self.results[node, k] for k in range(len(node.type))]
+            if isinstance(node.type, tuple)
+            else [self.buffer_of[node]]
+        )
+        return [
+            Call(
+                node.op,
+                tuple(self.buffer_of[i] for i in node.inputs),
+                tuple(outputs),
+                tuple(node.attrs.items()),
+                node.where,
+            )
+        ]
+
+    def _gemm(self, node: Node) -> Gemm:
+        a, b = node.inputs
+        *batch, m, n = node.shape
+        views = []
+        for operand in (a, b):
+            base, coords = gemm_base(operand)
+            buffer = self.buffer_of[base]
+            seen = gemm_strides((base, coords), operand.shape, self.buffers[buffer].strides)
+            if seen is None:  # an input whose own layout BLAS cannot walk: the caller hands over a contiguous copy
+                self.buffers[buffer] = Buffer(base.shape, base.dtype, "input")
+                seen = gemm_strides((base, coords), operand.shape)
+            assert seen is not None
+            views.append(View(buffer, *seen))
+        c = View(self.buffer_of[node], 0, loops.contiguous(node.shape))
+        return Gemm(node.dtype, tuple(batch), m, n, a.shape[-1], views[0], views[1], c, node.where)

@@ -1,0 +1,607 @@
+"""Loops: one cluster of nodes written as a kernel with its numbers (`Launch`).
+
+In: the roots that `fuse.py` put together. Out: statements, accesses, stages; then the dims in their best order,
+neighbours merged.
+
+`Writer.value(node, coords)` is the heart: the scalar value of a node at index expressions `coords`. It reads stored
+nodes, asks the others' `scalar` and `index` rules, and remembers what it has, so that nothing is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit.config import Options
+from tracejit.ir import Node
+from tracejit.lower import scalar
+from tracejit.lower.access import (
+    Coords,
+    Placement,
+    folds,
+    gather_coords,
+    identity,
+    is_scalar_constant,
+    parts_of,
+    squeezed,
+)
+from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, flatten
+from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Stage, Store, View
+from tracejit.lower.plan import Buffer
+from tracejit.lower.scalar import Builder, Complex, Stmt, Value
+
+I64 = scalar.I64
+F32 = scalar.F32
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def address(coords: Coords, strides: Sequence[int]) -> Index:
+    """Element offset of `coords`."""
+    out = Index()
+    for c, s in zip(coords, strides, strict=True):
+        out = out + c * s
+    return out
+
+
+def can_accumulate(node: Node) -> bool:
+    """Whether a reduction runs in a kernel: complex numbers only add up; the rest is a library call."""
+    return node.inputs[0].dtype.kind != "c" or (node.op.reduce is not None and node.op.reduce.accumulate == "add")
+
+
+@dataclass(slots=True)
+class _Touch:
+    """One read or write before dims are ordered: buffer, offset and a coefficient per space dim, in access elements."""
+
+    buffer: int
+    dtype: np.dtype
+    offset: int
+    coefs: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class At:
+    """What a `source` rule sees of its place: int64 coordinates and the row-major position, written when asked for."""
+
+    writer: Writer
+    index: Coords
+    shape: tuple[int, ...]
+
+    @property
+    def coords(self) -> tuple[Value, ...]:
+        return tuple(map(self.writer.index, self.index))
+
+    @property
+    def flat(self) -> Value:
+        return self.writer.index(flatten(self.index, self.shape))
+
+    def const(self, value: Any, dtype: Any) -> Any:
+        return literal(self.writer.builder, value, np.dtype(dtype))
+
+
+def literal(builder: Builder, value: Any, dtype: np.dtype) -> Any:
+    if dtype.kind == "c":
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        value = complex(value)
+        return Complex(builder.const(value.real, part), builder.const(value.imag, part))
+    return builder.const(value, dtype)
+
+
+class Writer:
+    """Writes one kernel. `axes` are the folded dims of `space`; `mine` the roots it computes itself."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        buffer_of: Mapping[Node, int],
+        buffers: Sequence[Buffer],
+        options: Options,
+        space: tuple[int, ...],
+        axes: tuple[int, ...],
+        mine: frozenset[Node] = frozenset(),
+        coords_of: Callable[[Node], Coords] = lambda node: identity(node.shape),
+    ):
+        self.placement, self.buffer_of, self.buffers, self.options = placement, buffer_of, buffers, options
+        self.space, self.axes, self.mine, self.coords_of = space, axes, mine, coords_of
+        self.builder = Builder()
+        self.reads: list[_Touch] = []
+        self.writes: list[_Touch] = []
+        self.params: list[int] = []
+        self.sites: list[CheckSite] = []
+        self.accumulators: list[Accumulator] = []
+        self.stores: list[Store] = []
+        self.checks: list[int] = []
+        self.nodes: dict[Node, None] = {}  # in the order they were first written
+        self.carries: dict[Node, Any] = {}
+        self.memo: dict[Any, Any] = {}
+        self.indices: dict[Index, Value] = {}
+        self.read_memo: dict[Any, int] = {}
+
+    # -- roots ------------------------------------------------------------------------------------------------------
+    def root(self, node: Node, coords: Coords, store: bool) -> None:
+        """Compute a root; keep it in its buffer if somebody else needs it."""
+        if folds(node):
+            value = self._fold(node)
+        else:
+            value = self._expand(node, coords, None)
+        if store:
+            self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
+
+    def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int]) -> None:
+        flat = address(coords, strides)
+        for part, v, dtype, scale in _parts(value):
+            self.writes.append(
+                _Touch(
+                    buffer,
+                    dtype,
+                    flat.const * scale + part,
+                    tuple(flat.coefficient(d) * scale for d in range(len(self.space))),
+                )
+            )
+            self.stores.append(Store(len(self.writes) - 1, v.index))
+
+    def _fold(self, node: Node) -> Any:
+        x, rule = node.inputs[0], node.op.reduce
+        assert rule is not None
+        attrs = node.attrs
+        value = self._with_contract(rule.before, self.value(x, identity(x.shape)), **attrs)
+        position = None
+        if rule.accumulate.startswith("arg"):
+            axes = attrs["axis"]
+            at = identity(x.shape)
+            position = self.index(flatten([at[a] for a in axes], [x.shape[a] for a in axes])).index
+        carries = []
+        for _, v, dtype, _ in _parts(value):
+            half = dtype == scalar.F16 and rule.accumulate in ("add", "mul")
+            if half:  # half precision would stop growing at 2048 ones
+                v, dtype = scalar.cast(v, F32), F32
+            self.accumulators.append(Accumulator(rule.accumulate, dtype, v.index, position))
+            carry = self.builder.emit(
+                "carry", I64 if position is not None else dtype, (), (len(self.accumulators) - 1,)
+            )
+            carries.append(scalar.cast(carry, scalar.F16) if half else carry)
+        found: Any = carries[0] if len(carries) == 1 else Complex(*carries)
+        found = scalar.cast(self._with_contract(rule.after, found, **attrs), node.dtype)
+        self.nodes[node] = None
+        self.carries[node] = found
+        return found
+
+    # -- values -----------------------------------------------------------------------------------------------------
+    def value(self, node: Node, coords: Coords, mask: Value | None = None) -> Any:
+        """The value of `node` at `coords`; lanes outside `mask` may hold anything but read nothing."""
+        key = (node, coords, None if mask is None else mask.index)
+        found = self.memo.get(key)
+        if found is None:
+            if node in self.carries and coords == self.coords_of(node):
+                return self.carries[node]
+            if is_scalar_constant(node):
+                found = literal(self.builder, node.attrs["value"].item(), node.dtype)
+            elif self.placement.stored(node) and not self._is_mine(node, coords):
+                found = self._load(node, coords, mask)
+            else:
+                found = self._expand(node, coords, mask)
+            self.memo[key] = found
+        return found
+
+    def _is_mine(self, node: Node, coords: Coords) -> bool:
+        """A map root of this kernel met at its own coordinates is recomputed in registers, never read back."""
+        return node in self.mine and coords == self.coords_of(node)
+
+    def _expand(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        """A node computed here, from its inputs."""
+        # Long chains are written from the bottom, so that Python's stack never grows with the graph.
+        self._prepare(node, coords, mask)
+        return self._combine(node, coords, mask)
+
+    def _prepare(self, node: Node, coords: Coords, mask: Value | None) -> None:
+        stack = [(node, coords)]
+        order: list[tuple[Node, Coords]] = []
+        seen: set[tuple[Node, Coords]] = set()
+        while stack:
+            item = stack.pop()
+            n, c = item
+            if item in seen or n.op.kind not in ("elementwise",):
+                continue
+            seen.add(item)
+            order.append(item)
+            for i in n.inputs:
+                if (i, c, None if mask is None else mask.index) not in self.memo and not self.placement.stored(i):
+                    stack.append((i, c))
+        for n, c in reversed(order[1:]):
+            self.value(n, c, mask)
+
+    def _combine(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        kind = node.op.kind
+        self.nodes[node] = None
+        if kind == "elementwise":
+            args = [self.value(i, coords, mask) for i in node.inputs]
+            return self._with_contract(node.op.scalar, *args, **node.attrs)
+        if kind == "source":
+            inputs = [self.value(i, (), mask) for i in node.inputs]
+            at = At(self, coords, node.shape)
+            return self._with_contract(node.op.scalar, at, *inputs, **node.attrs)
+        if kind == "movement":
+            return self._moved(node, coords, mask)
+        if kind == "reduction":  # over axes of extent 1
+            return self._fold_nothing(node, coords, mask)
+        return self._gathered(node, coords, mask)
+
+    def _with_contract(self, rule: Any, *args: Any, **attrs: Any) -> Any:
+        self.builder.contract = True
+        try:
+            return rule(*args, **attrs)
+        finally:
+            self.builder.contract = False
+
+    def _fold_nothing(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        rule, axes = node.op.reduce, node.attrs["axis"]
+        assert rule is not None
+        if rule.accumulate.startswith("arg"):
+            return self.builder.const(0, I64)
+        rest = iter(coords)
+        at = tuple(Index() if a in axes else next(rest) for a in range(len(node.inputs[0].shape)))
+        value = rule.before(self.value(node.inputs[0], at, mask), **node.attrs)
+        return scalar.cast(rule.after(value, **node.attrs), node.dtype)
+
+    def _moved(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        parts = parts_of(node, coords)
+        found: Any = None
+        if not parts or (len(parts) == 1 and parts[0].guards) or "value" in node.attrs:
+            found = literal(self.builder, node.attrs.get("value", 0), node.dtype)
+        for part in reversed(parts):
+            inner = mask
+            ok: Value | None = None
+            for guard in part.guards:
+                holds = self._guard(guard)
+                ok = holds if ok is None else ok & holds
+            if ok is not None:
+                inner = ok if mask is None else mask & ok
+            shown = self.value(node.inputs[part.input], part.coords, inner)
+            found = shown if ok is None or found is None else scalar.select(ok, shown, found)
+        return found
+
+    def _guard(self, guard: Guard) -> Value:
+        low, high = guard.index.bounds
+        at = self.index(guard.index)
+        tests = []
+        if low < guard.low:
+            tests.append(at >= self.param(guard.low))
+        if high >= guard.high:
+            tests.append(at < self.param(guard.high))
+        return tests[0] if len(tests) == 1 else tests[0] & tests[1]
+
+    def _gathered(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        x, *indices = node.inputs
+        positions: list[Value] = []
+        index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
+        ok = mask
+        for i, axis in zip(indices, node.attrs["axes"], strict=True):
+            at, valid = self._checked(self.value(i, index_coords, mask), x.shape[axis], axis, node, mask)
+            positions.append(at)
+            if valid is not None:
+                ok = valid if ok is None else ok & valid
+        _, at = gather_coords(node, coords, [v.index for v in positions])
+        return self.value(x, at, ok)
+
+    def _checked(self, at: Value, extent: int, axis: int, node: Node, mask: Value | None) -> tuple[Value, Value | None]:
+        """A run-time index counted from the end where negative, and where it is in range (None: unchecked)."""
+        raw = scalar.cast(at, I64)
+        size = self.param(extent)
+        counted = scalar.select(raw < 0, raw + size, raw)
+        if not self.options.checks:
+            return counted, None
+        ok = (counted >= 0) & (counted < size)
+        reported = ok if mask is None else ok | ~mask
+        message = f"index {{value}} is out of bounds for axis {axis} with size {extent}"
+        self.sites.append(CheckSite(message, node.where))
+        check = self.builder.emit("check", scalar.BOOL, (reported, raw), (len(self.sites) - 1,))
+        self.checks.append(check.index)
+        return counted, ok
+
+    def _load(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        buffer = self.buffer_of[node]
+        strides = self.buffers[buffer].strides or contiguous(node.shape)
+        flat = address(coords, strides)
+        affine = Index(tuple((a, c) for a, c in flat.terms if isinstance(a, Dim)), flat.const)
+        rest = Index(tuple((a, c) for a, c in flat.terms if not isinstance(a, Dim)))
+        dtype = node.dtype
+        scale = 1
+        if dtype.kind == "c":
+            dtype, scale = np.dtype(f"f{dtype.itemsize // 2}"), 2
+        moved = self.index(rest * scale) if rest.terms else None
+        loaded = []
+        for part in range(scale):
+            touch = _Touch(
+                buffer,
+                dtype,
+                affine.const * scale + part,
+                tuple(affine.coefficient(d) * scale for d in range(len(self.space))),
+            )
+            key = (touch.buffer, touch.offset, touch.coefs)
+            read = self.read_memo.get(key)
+            if read is None:
+                read = self.read_memo[key] = len(self.reads)
+                self.reads.append(touch)
+            args: list[Value] = []
+            if moved is not None or mask is not None:
+                args.append(moved if moved is not None else self.builder.const(0, I64))
+            if mask is not None:
+                args.append(mask)
+            loaded.append(self.builder.emit("load", dtype, args, (read,)))
+        return loaded[0] if scale == 1 else Complex(*loaded)
+
+    # -- indices ------------------------------------------------------------------------------------------------------
+    def param(self, number: int) -> Value:
+        """A run-time integer (never a literal, so that other sizes share the kernel)."""
+        self.params.append(number)
+        return self.builder.emit("param", I64, (), (len(self.params) - 1,))
+
+    def index(self, index: Index) -> Value:
+        """An index expression as an int64 value."""
+        found = self.indices.get(index)
+        if found is not None:
+            return found
+        total: Value | None = None
+        for atom, coef in index.terms:
+            if isinstance(atom, Dim):
+                v = self.builder.emit("coord", I64, (), (atom.number,))
+            elif isinstance(atom, Opaque):
+                v = Value(self.builder, atom.value, I64)  # type: ignore[arg-type]
+            else:
+                v = self._divided(atom)
+            if coef != 1:
+                v = -v if coef == -1 else v * self.param(coef)
+            total = v if total is None else total + v
+        if total is None:
+            total = self.builder.const(index.const, I64) if index.const in (0, 1) else self.param(index.const)
+        elif index.const:
+            total = total + self.param(index.const)
+        self.indices[index] = total
+        return total
+
+    def _divided(self, atom: Quotient | Remainder) -> Value:
+        """Floor quotient or remainder; the operand is shifted to be non-negative first, where C's division agrees."""
+        low = atom.index.bounds[0]
+        shift = -(low // atom.by) if low < 0 else 0
+        inner = self.index(atom.index + shift * atom.by)
+        by = self.param(atom.by)
+        if isinstance(atom, Remainder):
+            return inner % by
+        return inner // by - self.param(shift) if shift else inner // by
+
+    # -- the record ----------------------------------------------------------------------------------------------------
+    def launch(self) -> Launch:
+        """The kernel with dims ordered and merged, its stages, and its numbers."""
+        order = self._dim_order()
+        groups = self._merge(order)
+        outer = [g for g in groups if g[0] not in self.axes]
+        inner = [g for g in groups if g[0] in self.axes]
+        dims = [*(outer or [()]), *inner]
+        extents = tuple(_product(self.space[d] for d in g) for g in dims)
+        renumber = {g[0]: k for k, g in enumerate(dims) if g}
+        n_outer = max(len(outer), 1)
+        vector = self._vector(outer, inner)
+        vector_dim = n_outer - 1 if vector == "outer" else len(dims) - 1
+        reads = [self._access(t, dims, vector_dim) for t in self.reads]
+        writes = [self._access(t, dims, vector_dim) for t in self.writes]
+        stages, acc_order = self._stages()
+        stmts = tuple(self._renumber(s, renumber, acc_order) for s in self.builder.stmts)
+        kernel = Kernel(
+            n_outer,
+            len(inner),
+            vector,
+            tuple(a for a, _ in reads),
+            tuple(a for a, _ in writes),
+            len(self.params),
+            stmts,
+            stages,
+        )
+        nodes = list(self.nodes)
+        lines = tuple(dict.fromkeys(n.where for n in nodes if n.where))
+        ops = tuple(n.op.name for n in nodes)
+        return Launch(
+            kernel,
+            extents,
+            tuple(self.params),
+            tuple(v for _, v in reads),
+            tuple(v for _, v in writes),
+            tuple(self.sites),
+            ops,
+            lines,
+            _name(ops),
+        )
+
+    def _coordinate_dims(self) -> set[int]:
+        return {s.attrs[0] for s in self.builder.stmts if s.op == "coord"}
+
+    def _dim_order(self) -> list[int]:
+        """Outer dims, then inner; in row-major order, with the dim that most accesses walk by single elements last."""
+        outer = [d for d in range(len(self.space)) if d not in self.axes]
+        inner = list(self.axes)
+        if any(a.index is not None for a in self.accumulators) or any(s.offset is not None for s in self.stores):
+            return outer + inner  # first extremes and scatters depend on the order
+        touches = [*self.reads, *self.writes, *self.writes]
+        scores = [
+            sum(abs(t.coefs[d]) == (2 if self._is_part(t) else 1) for t in touches) for d in range(len(self.space))
+        ]
+
+        def best_last(group: list[int]) -> list[int]:
+            if len(group) < 2:
+                return group
+            best = max(group, key=lambda d: (scores[d], d))
+            return [d for d in group if d != best] + [best] if scores[best] > scores[group[-1]] else group
+
+        return best_last(outer) + best_last(inner)
+
+    def _is_part(self, touch: _Touch) -> bool:
+        return self.buffers[touch.buffer].dtype.kind == "c"
+
+    def _merge(self, order: list[int]) -> list[tuple[int, ...]]:
+        """Neighbouring dims of one group become one where every access walks them as one."""
+        pinned = self._coordinate_dims()
+        groups: list[list[int]] = []
+        for d in order:
+            last = groups[-1] if groups else None
+            if (
+                last
+                and (last[-1] in self.axes) == (d in self.axes)
+                and d not in pinned
+                and not pinned & set(last)
+                and all(t.coefs[last[-1]] == t.coefs[d] * self.space[d] for t in (*self.reads, *self.writes))
+            ):
+                last.append(d)
+            else:
+                groups.append([d])
+        return [tuple(g) for g in groups]
+
+    def _vector(self, outer: list[tuple[int, ...]], inner: list[tuple[int, ...]]) -> Any:
+        if not inner:
+            return "outer"
+        if not outer:
+            return "inner"
+        touches = [*self.reads, *self.writes]
+
+        def score(group: tuple[int, ...]) -> int:
+            return sum(t.coefs[group[-1]] in (1, 2) for t in touches)
+
+        a, b = score(outer[-1]), score(inner[-1])
+        if a == b:
+            return "inner" if inner[-1][-1] == len(self.space) - 1 else "outer"
+        return "inner" if b > a else "outer"
+
+    def _access(self, touch: _Touch, dims: list[tuple[int, ...]], vector_dim: int) -> tuple[Access, View]:
+        strides = tuple(touch.coefs[g[-1]] if g else 0 for g in dims)
+        unit = 2 if self._is_part(touch) else 1
+        classes = tuple(
+            "0" if s == 0 else str(unit) if k == vector_dim and s == unit else "s" for k, s in enumerate(strides)
+        )
+        return Access(touch.dtype, classes), View(touch.buffer, touch.offset, strides)  # type: ignore[arg-type]
+
+    def _stages(self) -> tuple[tuple[Stage, ...], dict[int, int]]:
+        """Accumulators and stores by the round they belong to: what uses a carry of round k is of round k + 1."""
+        stmts = self.builder.stmts
+        level = [0] * len(stmts)
+        looping = [False] * len(stmts)  # whether a value differs along the inner dims
+        acc_level: list[int] = []
+        done = 0
+        for i, s in enumerate(stmts):
+            while done < len(self.accumulators) and self.accumulators[done].value < i:
+                a = self.accumulators[done]
+                acc_level.append(max(level[a.value], level[a.index] if a.index is not None else 0))
+                done += 1
+            if s.op == "carry":
+                level[i] = acc_level[s.attrs[0]] + 1
+            else:
+                level[i] = max((level[a] for a in s.args), default=0)
+                looping[i] = any(looping[a] for a in s.args)
+                if s.op == "coord":
+                    looping[i] = s.attrs[0] in self.axes
+                elif s.op == "load":
+                    looping[i] |= any(self.reads[s.attrs[0]].coefs[d] for d in self.axes)
+        for a in self.accumulators[done:]:
+            acc_level.append(max(level[a.value], level[a.index] if a.index is not None else 0))
+        if not self.axes:
+            return (Stage(False, (), tuple(self.stores), tuple(self.checks)),), {}
+        walks = [any(self.writes[s.write].coefs[d] for d in self.axes) for s in self.stores]
+        rounds = max([*acc_level, *(self._store_level(s, level) for s, w in zip(self.stores, walks) if w), 0])
+        stages: list[Stage] = []
+        acc_order: dict[int, int] = {}
+        for k in range(rounds + 1):
+            accs = [n for n, lv in enumerate(acc_level) if lv == k]
+            for n in accs:
+                acc_order[n] = len(acc_order)
+            stores = tuple(s for s, w in zip(self.stores, walks) if w and self._store_level(s, level) == k)
+            checks = tuple(c for c in self.checks if looping[c] and level[c] == k)
+            if accs or stores or checks:
+                stages.append(Stage(True, tuple(self.accumulators[n] for n in accs), stores, checks))
+        stores = tuple(s for s, w in zip(self.stores, walks) if not w)
+        checks = tuple(c for c in self.checks if not looping[c])
+        if stores or checks:
+            stages.append(Stage(False, (), stores, checks))
+        return tuple(stages), acc_order
+
+    @staticmethod
+    def _store_level(s: Store, level: list[int]) -> int:
+        return max(level[v] for v in (s.value, s.offset, s.mask) if v is not None)
+
+    @staticmethod
+    def _renumber(s: Stmt, dims: dict[int, int], accumulators: dict[int, int]) -> Stmt:
+        if s.op == "coord":
+            return s._replace(attrs=(dims[s.attrs[0]],))
+        if s.op == "carry":
+            return s._replace(attrs=(accumulators[s.attrs[0]],))
+        return s
+
+
+def _parts(value: Any) -> list[tuple[int, Value, np.dtype, int]]:
+    """(part number, value, dtype, parts) of a real or complex value."""
+    if isinstance(value, Complex):
+        return [(0, value.re, value.re.dtype, 2), (1, value.im, value.im.dtype, 2)]
+    return [(0, value, value.dtype, 1)]
+
+
+def _product(numbers: Any) -> int:
+    n = 1
+    for k in numbers:
+        n *= k
+    return n
+
+
+def _name(ops: Sequence[str]) -> str:
+    """A short name for people: the work, without the moving."""
+    quiet = {"full", "cast", "broadcast_to", "reshape", "transpose", "iota"}
+    work = [o for o in ops if o not in quiet] or list(ops) or ["copy"]
+    short = list(dict.fromkeys(work))
+    return "_".join(short[:4]) + (f"_and_{len(short) - 4}_more" if len(short) > 4 else "")
+
+
+def scatter(
+    node: Node, placement: Placement, buffer_of: Mapping[Node, int], buffers: Sequence[Buffer], options: Options
+) -> list[Launch]:
+    """Copy x into the result's buffer, then store v there in order."""
+    x, v, *indices = node.inputs
+    result = buffer_of[node]
+
+    def writer(space: tuple[int, ...]) -> Writer:
+        return Writer(placement, buffer_of, buffers, options, space, ())
+
+    copy = writer(squeezed(x.shape))
+    copy.store(result, identity(x.shape), copy.value(x, identity(x.shape)), contiguous(x.shape))
+    copy.nodes.setdefault(node, None)
+
+    update = writer(squeezed(v.shape))
+    coords = identity(v.shape)
+    value = update.value(v, coords)
+    index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
+    positions, ok = [], None
+    for i, axis in zip(indices, node.attrs["axes"], strict=True):
+        at, valid = update._checked(update.value(i, index_coords), x.shape[axis], axis, node, None)
+        positions.append(at.index)
+        if valid is not None:
+            ok = valid if ok is None else ok & valid
+    _, target = gather_coords(node, coords, positions)
+    flat = address(target, contiguous(x.shape))
+    for part, value_part, dtype, scale in _parts(value):
+        offset = update.index(flat * scale + part)
+        update.writes.append(_Touch(result, dtype, 0, (0,) * len(update.space)))
+        update.stores.append(
+            Store(
+                len(update.writes) - 1,
+                value_part.index,
+                offset.index,
+                None if ok is None else ok.index,
+                node.attrs["mode"],
+            )
+        )
+    update.nodes.setdefault(node, None)
+    return [copy.launch(), update.launch()]
