@@ -44,7 +44,7 @@ def main() -> int:
     def chosen(name: str) -> bool:
         return not arguments.only or any(part.lower() in name.lower() for part in arguments.only)
 
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # where set, they make a current NumPy slow in the processes below
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # where set, NumPy would be slow in the processes below
         os.environ.pop(name, None)
     limit_threads(arguments.threads)
     libraries = []
