@@ -15,3 +15,6 @@ from .arithmetic import (
     sign,
     signbit,
 )
+from .special import erf, erfc
+from .trigonometric import acos, asin, atan, atan2
+from .hyperbolic import acosh, asinh, atanh, cbrt, cosh, hypot, sinh

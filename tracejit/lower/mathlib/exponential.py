@@ -72,17 +72,18 @@ POW_LOG2 = (1.4426950408686974, -0.7213475208689752, 0.48089836140268594, -0.360
 POW_EXP2 = (0.693147202855161, 0.240226479178593, 0.05550332470453493, 0.009618436792782226, 0.0013398874924511995,
             0.00015353521888284067)
 
-EXP_RANGE = {F32: (-104.0, 89.0), F64: (-746.0, 710.0)}  # outside, the result is 0 or inf
+EXP_RANGE = {F32: (-104.0, 90.0), F64: (-746.0, 711.0)}  # outside, even half the result is 0 or inf
 EXP2_RANGE = {F32: (-151.0, 129.0), F64: (-1076.0, 1025.0)}
 
 
 # Exponentials -------------------------------------------------------------------------------------------------------
 
 
-def reduce_exp(x: Value) -> tuple[Value, Value]:
-    """(p, n) with e**x = 2**n (1 + p), |p| < 0.42; n is an integer with only its low bits right."""
+def reduce_exp(x: Value, x_low: Value | None = None) -> tuple[Value, Value]:
+    """(p, n) with e**(x + x_low) = 2**n (1 + p), |p| < 0.42; n is an integer with only its low bits right."""
     n, n_bits = nearest(x, LOG2E_HI[x.dtype])
-    r = fma(n, -LN2_LO[x.dtype], fma(n, -LN2_HI[x.dtype], x))
+    r = fma(n, -LN2_HI[x.dtype], x)  # exact
+    r = fma(n, -LN2_LO[x.dtype], r) if x_low is None else r + fma(n, -LN2_LO[x.dtype], x_low)
     return fma(r * r, polynomial(r, EXP[x.dtype]), r), n_bits
 
 
@@ -93,11 +94,16 @@ def exp_unscaled(x: Value) -> Value:
     return fma(p, scale, scale)
 
 
+def exp_of_sum(x: Value, x_low: Value | None = None, exponent: int = 0) -> Value:
+    """2**exponent e**(x + x_low) for a small correction x_low and an exponent of 0 or -1."""
+    low, high = EXP_RANGE[x.dtype]
+    p, n = reduce_exp(at_least(at_most(x, high), low), x_low)
+    return scale_by_power_of_two(p + 1.0, n + exponent if exponent else n)
+
+
 @function(Bound(2, 2))
 def exp(x: Value) -> Value:
-    low, high = EXP_RANGE[x.dtype]
-    p, n = reduce_exp(at_least(at_most(x, high), low))
-    return scale_by_power_of_two(p + 1.0, n)
+    return exp_of_sum(x)
 
 
 @function(Bound(2, 2))
@@ -182,7 +188,7 @@ def log_of_parts(f: Value, e: Value) -> Value:
     return fma(e, LN2_HI[f.dtype], f + fma(e, LN2_LO[f.dtype], log1p_tail(f)))
 
 
-def _log_special(x: Value, y: Value) -> Value:
+def log_special(x: Value, y: Value) -> Value:
     """The result of a logarithm of x that is y for positive finite x."""
     y = select(x < INF, y, x)  # inf and nan
     return select(x <= 0, select(x == 0, x.lift(-INF), NAN), y)
@@ -190,14 +196,14 @@ def _log_special(x: Value, y: Value) -> Value:
 
 @function(Bound(2, 2))
 def log(x: Value) -> Value:
-    return _log_special(x, log_of_parts(*split_any_exponent(x)))
+    return log_special(x, log_of_parts(*split_any_exponent(x)))
 
 
 @function(Bound(2, 2))
 def log2(x: Value) -> Value:
     f, e = split_any_exponent(x)
     high, low = LOG2E_HI[x.dtype], LOG2E_LO[x.dtype]
-    return _log_special(x, e + fma(f, high, fma(f, low, log1p_tail(f) * high)))
+    return log_special(x, e + fma(f, high, fma(f, low, log1p_tail(f) * high)))
 
 
 @function(Bound(2, 2))
@@ -205,7 +211,7 @@ def log10(x: Value) -> Value:
     f, e = split_any_exponent(x)
     high, low = LOG10E_HI[x.dtype], LOG10E_LO[x.dtype]
     small = fma(f, high, fma(e, LOG10_2_LO[x.dtype], fma(f, low, log1p_tail(f) * high)))
-    return _log_special(x, fma(e, LOG10_2_HI[x.dtype], small))
+    return log_special(x, fma(e, LOG10_2_HI[x.dtype], small))
 
 
 def log_of_sum(u: Value, c: Value) -> tuple[Value, Value]:
@@ -220,7 +226,7 @@ def log_of_sum(u: Value, c: Value) -> tuple[Value, Value]:
 def log1p(x: Value) -> Value:
     u = x + 1.0
     y = log_of_parts(*log_of_sum(u, x - (u - 1.0)))
-    return keep_zero(x, _log_special(u, y))
+    return keep_zero(x, log_special(u, y))
 
 
 def _log1p_of_unit(x: Value) -> Value:
@@ -279,11 +285,7 @@ def _pow_f64(a: Value, y: Value) -> Value:
     log_a = _log_limits(a, log_a)
     t = y * log_a
     t_low = select(fabs(t) < 800.0, fma(y, log_a_low, fma(y, log_a, -t)), 0.0)
-    low, high = EXP_RANGE[F64]
-    t = at_least(at_most(t, high), low)
-    n, n_bits = nearest(t, LOG2E_HI[F64])
-    r = fma(n, -LN2_HI[F64], t) + fma(n, -LN2_LO[F64], t_low)
-    return scale_by_power_of_two(fma(r * r, polynomial(r, EXP[F64]), r) + 1.0, n_bits)
+    return exp_of_sum(t, t_low)
 
 
 @function(Bound(4, 4, arity=2))

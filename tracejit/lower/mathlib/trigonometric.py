@@ -8,8 +8,19 @@ Read next: `hyperbolic.py`.
 
 from __future__ import annotations
 
-from ..scalar import F32, F64, U32, U64, Value, bitcast, cast, fabs, fma, select
-from .base import FORMATS, Bound, flip_sign, function, keep_zero, nearest, polynomial, rarely, to_bits
+from ..scalar import F32, F64, U32, U64, Value, bitcast, cast, fabs, fma, select, sqrt
+from .base import (
+    FORMATS,
+    Bound,
+    flip_sign,
+    function,
+    keep_zero,
+    nearest,
+    polynomial,
+    rarely,
+    to_bits,
+    with_sign_of,
+)
 
 INF, NAN = float("inf"), float("nan")
 
@@ -39,6 +50,25 @@ COS = {
     F64: (0.04166666666666658, -0.0013888888888870968, 2.4801587287525735e-05, -2.7557313790751403e-07,
           2.0875647362668965e-09, -1.135573675949682e-11),
 }
+# (asin(s) / s - 1) / s**2 in s**2 <= 1/4, and (atan(r) / r - 1) / r**2 in r**2 <= 1.
+ASIN = {
+    F32: (0.16666754, 0.074952476, 0.045477264, 0.024142765, 0.042233072),
+    F64: (0.16666666666665372, 0.07500000000346076, 0.044642856820574436, 0.030381959466718393, 0.02237174992653889,
+          0.017359830276059314, 0.013883968264061752, 0.012177700477497437, 0.006490572988759013, 0.019632415990343124,
+          -0.01639038026416291, 0.03202791612041158),
+}
+ATAN = {
+    F32: (-0.333333, 0.1999853, -0.14264014, 0.10950862, -0.08399214, 0.057879053, -0.031093804, 0.010866466,
+          -0.0017821991),
+    F64: (-0.3333333333333307, 0.19999999999951742, -0.14285714282587483, 0.11111111007320666, -0.09090907007380514,
+          0.07692279883713703, -0.0666640437904179, 0.058805295369586855, -0.05253525550526439, 0.047223441297921755,
+          -0.042192323932206025, 0.03664293100463778, -0.029905383239211138, 0.021986628977405356,
+          -0.013902152806563635, 0.00719758155843169, -0.002885451193414525, 0.0008315029731338165,
+          -0.0001521987396724972, 1.3228746230722749e-05),
+}
+# pi/2 rounded to nearest, and the rest.
+HALF_PI_HI = {F32: float.fromhex("0x1.921fb6p0"), F64: float.fromhex("0x1.921fb54442d18p0")}
+HALF_PI_LO = {F32: float.fromhex("-0x1.777a5cp-25"), F64: float.fromhex("0x1.1a62633145c07p-54")}
 
 
 def reduce_angle(x: Value) -> tuple[Value, Value]:
@@ -177,3 +207,59 @@ def tan(x: Value) -> Value:
     y = top * inverse
     rest = fma(-y, bottom_low, fma(-y, bottom, top) + top_low)
     return keep_zero(x, fma(rest, inverse, y))
+
+
+# Inverses -----------------------------------------------------------------------------------------------------------
+
+
+def _from_half_pi(y: Value) -> Value:
+    """pi/2 - y."""
+    return (HALF_PI_LO[y.dtype] - y) + HALF_PI_HI[y.dtype]
+
+
+def _asin_part(a: Value) -> tuple[Value, Value]:
+    """(inner, p): asin(a) is p where inner (a < 1/2), else pi/2 - 2 p, for a >= 0."""
+    inner = a < 0.5
+    z = select(inner, a * a, fma(a, -0.5, 0.5))
+    s = select(inner, a, sqrt(z))
+    return inner, fma(s * z, polynomial(z, ASIN[a.dtype]), s)
+
+
+@function(Bound(4, 4, (-1, 1)))
+def asin(x: Value) -> Value:
+    inner, p = _asin_part(fabs(x))
+    return with_sign_of(select(inner, p, _from_half_pi(p + p)), x)
+
+
+@function(Bound(4, 4, (-1, 1)))
+def acos(x: Value) -> Value:
+    inner, p = _asin_part(fabs(x))
+    from_half_pi = _from_half_pi(select(inner, with_sign_of(p, x), p))
+    return select(inner, from_half_pi, select(x < 0, from_half_pi, p) * 2.0)
+
+
+def _atan_of_unit(r: Value) -> Value:
+    """atan(r) for 0 <= r <= 1."""
+    z = r * r
+    return fma(r * z, polynomial(z, ATAN[r.dtype]), r)
+
+
+@function(Bound(4, 4))
+def atan(x: Value) -> Value:
+    a = fabs(x)
+    steep = a > 1.0
+    p = _atan_of_unit(select(steep, 1.0 / a, a))
+    return with_sign_of(select(steep, _from_half_pi(p), p), x)
+
+
+@function(Bound(4, 4, arity=2))
+def atan2(y: Value, x: Value) -> Value:
+    """The angle of the point (x, y), with every special case of C99."""
+    a, b = fabs(y), fabs(x)
+    steep = a > b
+    ratio = select(steep, b, a) / select(steep, a, b)
+    ratio = select(a == b, select(a == 0, x.lift(0.0), 1.0), ratio)  # two zeros, two infinities
+    p = _atan_of_unit(ratio)
+    p = select(steep, _from_half_pi(p), p)
+    pi = HALF_PI_HI[x.dtype] * 2, HALF_PI_LO[x.dtype] * 2
+    return with_sign_of(select(to_bits(x) < 0, (pi[1] - p) + pi[0], p), y)
