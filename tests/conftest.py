@@ -7,14 +7,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+import hypothesis
+import numpy as np
+import pytest
+
 # Before the package is imported, here and in processes that tests start: code of an earlier run must not hide a fault.
 CACHE = tempfile.mkdtemp(prefix="tracejit-tests-")
 os.environ["TRACEJIT_CACHE"] = CACHE
 os.environ.setdefault("TRACEJIT_CHECK", "1")
-
-import hypothesis
-import numpy as np
-import pytest
 
 hypothesis.settings.register_profile("default", deadline=None)  # the first example of a kind compiles
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)

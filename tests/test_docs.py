@@ -1,4 +1,4 @@
-"""The documents tell the truth: code blocks of README and docs run in order, doctests of all modules pass, links lead somewhere.
+"""The documents tell the truth: code blocks of README and docs run, doctests of all modules pass, links lead somewhere.
 
 In a document, a block that starts with `>>>` is a doctest; any other Python block must run without an error.
 Blocks of one document share their names.
