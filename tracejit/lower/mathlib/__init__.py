@@ -15,6 +15,7 @@ from .arithmetic import (
     sign,
     signbit,
 )
-from .special import erf, erfc
+from .error import erf, erfc, erfinv
+from .gamma import digamma, lgamma
 from .trigonometric import acos, asin, atan, atan2
 from .hyperbolic import acosh, asinh, atanh, cbrt, cosh, hypot, sinh

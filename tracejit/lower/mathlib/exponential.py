@@ -183,9 +183,12 @@ def log1p_tail(f: Value) -> Value:
     return fma(s, fma(z, polynomial(z, LOG[F64]), half_square), -half_square)
 
 
-def log_of_parts(f: Value, e: Value) -> Value:
-    """log(2**e (1 + f))."""
-    return fma(e, LN2_HI[f.dtype], f + fma(e, LN2_LO[f.dtype], log1p_tail(f)))
+def log_of_parts(f: Value, e: Value, offset: Value | None = None) -> Value:
+    """log(2**e (1 + f)), plus a small integer offset."""
+    small = f + fma(e, LN2_LO[f.dtype], log1p_tail(f))
+    if offset is None:
+        return fma(e, LN2_HI[f.dtype], small)
+    return fma(e, LN2_HI[f.dtype], offset) + small
 
 
 def log_special(x: Value, y: Value) -> Value:
