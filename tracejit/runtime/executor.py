@@ -1,12 +1,13 @@
 """The native executor: runs a program's steps from one pointer, without Python in between.
 
-In: the address of a frame. Out: 0 when the program is done, n + 1 when step n of the plan wants Python, -(n + 1) when a
-check failed in native step n.
+In: arrays. Out: 0 when the program is done, n + 1 when step n of the plan wants Python, -(n + 1) when a check failed in
+native step n.
 
 A frame is the memory of one call, in 64-bit words (`Frame`): where to go on, which program, the error record, then the
-addresses of the arrays' own objects (so that Python only writes their ids), then the slots of every launch. The
-executor reads each array's data pointer where NumPy keeps it, puts addresses into slots (a relocation: slot, object,
-bytes to add), and runs the steps (`Step`).
+arrays' objects, then the slots of every launch. `bind` makes a frame's address a builtin function, as an extension
+module has them; called with arrays, it notes them in the frame. The executor reads each array's data pointer where
+NumPy keeps it, puts addresses into slots (a relocation: slot, object, bytes to add), and runs the steps (`Step`).
+Called without arrays, it goes on where it returned.
 
 BLAS is called through two functions with the ABI of kernels whose items are the matrices of a batch.
 
@@ -16,7 +17,6 @@ Read next: `program.py` (who fills frames).
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
@@ -45,7 +45,8 @@ class Header(IntEnum):
     RELOCATION_COUNT = 2
     LAUNCH = 3  # of threads.py
     CELL = 4
-    WORDS = 5
+    RELEASE = 5  # 1: other Python threads may run meanwhile
+    WORDS = 6
 
 
 class Step(IntEnum):
@@ -80,30 +81,46 @@ GEMM_OPERANDS = (13, (6, 8, 11))  # how many arguments; which are a, b, c
 GEMV_OPERANDS = (11, (4, 6, 9))
 
 
-def _find_data_offset() -> int | None:
-    """Bytes from an array object's start to its data pointer; None where that is not to be had."""
-    if sys.implementation.name != "cpython":
-        return None  # there an id is no address
+def _find_data_offset() -> int:
+    """Bytes from an array object's start to its data pointer."""
     probes = [np.zeros(3, np.int8), np.zeros(1000), np.zeros(17, np.complex64), np.zeros((2, 3))[1:], np.zeros(())]
     data = [p.__array_interface__["data"][0] for p in probes]
     for offset in range(16, 64, 8):
         if [ctypes.c_ssize_t.from_address(id(p) + offset).value for p in probes] == data:
             return offset
-    return None
+    raise ImportError(f"tracejit does not know how NumPy {np.__version__} lays out its arrays on this Python")
 
 
 DATA_OFFSET = _find_data_offset()
 
 
-def _data(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
-handle: Callable[[np.ndarray], int] = _data if DATA_OFFSET is None else id  # what a frame holds of an array
-
-
 def _emit(module: ir.Module) -> None:
-    f = Code(module, "run", 1, returns=True, local=False)
+    run = _emit_run(module)
+    _emit_call(module, run)
+    _emit_blas(module, "gemm", *GEMM_OPERANDS)
+    _emit_blas(module, "gemv", *GEMV_OPERANDS)
+
+
+def _emit_call(module: ir.Module, run: Code) -> None:
+    """`PyObject* call(PyObject* frame address, PyObject* const* arrays, Py_ssize_t count)`."""
+    f = Code(module, "call", 3, returns=True, local=False)
+    me, arrays, count = f.args
+    frame = f.call_symbol("PyLong_AsVoidPtr", me)
+    with f.count(0, count) as k:
+        f.store(frame, k + Frame.OBJECTS, f.load(arrays, k))
+    result = Variable(f, 0)
+    release = f.load(f.load(frame, Frame.PROGRAM), Header.RELEASE)
+    with f.when(release != 0):
+        state = f.call_symbol("PyEval_SaveThread")
+        result.set(f.call(run, frame))
+        f.call_symbol("PyEval_RestoreThread", state)
+    with f.when(release == 0):
+        result.set(f.call(run, frame))
+    f.ret(f.call_symbol("PyLong_FromSsize_t", result.get()))
+
+
+def _emit_run(module: ir.Module) -> Code:
+    f = Code(module, "run", 1, returns=True)
     (frame,) = f.args
     program = f.load(frame, Frame.PROGRAM)
     step = Variable(f, f.load(frame, Frame.STEP))
@@ -111,10 +128,8 @@ def _emit(module: ir.Module) -> None:
         relocations = f.load(program, Header.RELOCATIONS)
         with f.count(0, f.load(program, Header.RELOCATION_COUNT)) as k:
             at = relocations + k * (8 * RELOCATION_WORDS)
-            address = f.load(frame, f.load(at, 1))
-            if DATA_OFFSET is not None:
-                address = f.load(address + DATA_OFFSET)
-            f.store(frame, f.load(at, 0), address + f.load(at, 2))
+            data = f.load(f.load(frame, f.load(at, 1)) + DATA_OFFSET)
+            f.store(frame, f.load(at, 0), data + f.load(at, 2))
     steps, launch, cell = (f.load(program, w) for w in (Header.STEPS, Header.LAUNCH, Header.CELL))
     with f.forever():
         at = steps + step.get() * (8 * Step.WORDS)
@@ -133,8 +148,7 @@ def _emit(module: ir.Module) -> None:
                 f.ret(f.load(at, Step.NUMBER) * -1 - 1)
         step.set(step.get() + 1)
     f.builder.unreachable()
-    _emit_blas(module, "gemm", *GEMM_OPERANDS)
-    _emit_blas(module, "gemv", *GEMV_OPERANDS)
+    return f
 
 
 def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ...]) -> None:
@@ -158,9 +172,26 @@ def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ..
     f.ret()
 
 
-_functions = native_module(f"executor {DATA_OFFSET}", _emit, ("run", "gemm", "gemv"))
-run = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_ssize_t)(_functions["run"])
+_functions = native_module(f"executor {DATA_OFFSET}", _emit, ("call", "gemm", "gemv"))
 GEMM, GEMV = _functions["gemm"], _functions["gemv"]
+
+
+class _MethodDef(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p)]
+
+
+_METH_FASTCALL = 0x80
+_call = _MethodDef(b"run", _functions["call"], _METH_FASTCALL, b"Run a frame with these arrays.")
+_new_function = ctypes.pythonapi["PyCFunction_NewEx"]
+_new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+
+
+def bind(frame: int) -> Callable[..., int]:
+    """The builtin function that runs the frame at this address; `frame` is its `__self__`."""
+    return _new_function(ctypes.addressof(_call), frame, None)
 
 
 @cache

@@ -22,7 +22,7 @@ MOST_SPLITS = 256
 # Nanoseconds for one element of one statement in vector code, where it is far from the usual.
 _USUAL = 0.04
 _SLOW = {"div": 0.3, "sqrt": 0.3, "quot": 1.5, "rem": 1.5, "check": 0.1, "mulhi": 0.2, "const": 0.0, "param": 0.0}
-_GATHER, _SCATTER, _BYTE = 0.8, 1.5, 0.04
+_GATHER, _SCATTER, _BYTE = 0.8, 1.5, 0.02
 
 
 @dataclass(frozen=True, slots=True)

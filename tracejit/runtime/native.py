@@ -222,12 +222,10 @@ class Code:
         kind = ir.FunctionType(ir.VoidType(), [I64] * len(args))
         self.builder.call(self.builder.inttoptr(address.value, kind.as_pointer()), [self.word(a) for a in args])
 
-    def call_symbol(self, name: str, *args: Number, int_first: bool = False) -> None:
-        """Call a C library function of words; with `int_first` the first parameter is a C int. Drops the result."""
-        kinds = [I32 if int_first and not k else I64 for k in range(len(args))]
-        function = self._declared(name, ir.FunctionType(I32, kinds))
-        values = [ir.Constant(kind, a) if isinstance(a, int) else a.value for kind, a in zip(kinds, args, strict=True)]
-        self.builder.call(function, values)
+    def call_symbol(self, name: str, *args: Number) -> Word:
+        """Call a C function whose parameters and result are words; a smaller result must not be used."""
+        function = self._declared(name, ir.FunctionType(I64, [I64] * len(args)))
+        return Word(self, self.builder.call(function, [self.word(a) for a in args]))
 
     def stack(self, words: int) -> Word:
         """Address of `words` words that live as long as the call."""

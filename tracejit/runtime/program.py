@@ -4,18 +4,18 @@ In: a `Plan` and the address of each launch's kernel. Out: a `Program`: `program
 
 What can be known before a call is worked out once: places of buffers, cuts of launches, the table of steps, and a
 template of the memory that one call needs (a frame, see `executor.py`). A call takes a frame, allocates the results,
-writes the ids of its arrays into the frame and calls native code once, or once more after each step that runs in
-Python. Frames are kept and never shared by two calls.
+and calls native code once with all arrays, or once more after each step that runs in Python. Frames are kept and never
+shared by two calls.
 
 Read next: `lower/buffers.py` (places), `grid.py` (cuts), `executor.py` (native side).
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from math import prod
-from struct import Struct
 from time import perf_counter
 from typing import Any
 
@@ -28,24 +28,51 @@ from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import Call, Gemm, Plan
 from tracejit.runtime import pool, threads
 from tracejit.runtime.blas import BlasCall, blas_call
-from tracejit.runtime.executor import RELOCATION_WORDS, Frame, Header, Step, handle, run
+from tracejit.runtime.executor import RELOCATION_WORDS, Frame, Header, Step, bind
 from tracejit.runtime.grid import Grid, grid
 
 _KEPT_ARENA = 1 << 18  # bytes of arena that a frame keeps between calls; larger ones come from the pool at each call
-_KEPT_FRAMES = 16
+_QUICK = 5_000.0  # nanoseconds of work during which other Python threads may wait
+_NO_TARGETS: dict[int, np.ndarray] = {}
 
 
-class _Frame:
-    """Memory of one call."""
+class _Frame(int):
+    """Memory of one call; as a number, its address. `arena` belongs to the frame or, if large, to the call."""
 
-    __slots__ = ("memory", "address", "arena", "views", "_export")
+    words: np.ndarray
+    arena: np.ndarray | None
+    views: dict[int, np.ndarray]  # temps as arrays, for steps in Python
 
-    def __init__(self, template: np.ndarray) -> None:
-        self.memory = bytearray(template.tobytes())
-        self._export = (ctypes.c_char * len(self.memory)).from_buffer(self.memory)
-        self.address = ctypes.addressof(self._export)
-        self.arena: np.ndarray | None = None
-        self.views: dict[int, np.ndarray] = {}  # temps as arrays, for steps in Python
+    def __new__(cls, layout: _Layout) -> _Frame:
+        words = layout.template.copy()
+        frame = super().__new__(cls, words.ctypes.data)
+        frame.words = words
+        words[layout.error_slots] = frame + 8 * Frame.ERROR
+        frame.set_arena(layout, pool.aligned(layout.arena_bytes) if layout.arena_kept else None)
+        return frame
+
+    def set_arena(self, layout: _Layout, arena: np.ndarray | None) -> None:
+        self.arena, self.views = arena, {}
+        self.words[layout.arena_word] = id(arena)
+
+
+def _new_runner(layout: _Layout) -> Callable[..., int]:
+    """A frame as a function, which keeps it alive as its `__self__`."""
+    return bind(_Frame(layout))
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What frames are made from: words, where the error record's address goes, and the arena (scratch included)."""
+
+    template: np.ndarray
+    error_slots: list[int]
+    arena_word: int
+    arena_bytes: int
+
+    @property
+    def arena_kept(self) -> bool:
+        return self.arena_bytes <= _KEPT_ARENA
 
 
 class Program:
@@ -59,53 +86,48 @@ class Program:
         self.storage = storage if storage is not None else buffers.assign(plan)
         if config.debug.check:
             buffers.verify(plan, self.storage)
-        self._frames: list[_Frame] = []
         self._native: dict[int, tuple[int, int, Grid | BlasCall]] = {}  # step -> function, word of its slots, numbers
         self._relocations: list[tuple[int, int, int]] = []
         self._error_slots: list[int] = []
+        self._runners: list[Callable[..., int]] = []
         self._constants: list[Any] = []  # what native code holds addresses of
         self._tables: dict[tuple[tuple[int, ...], bool], np.ndarray] = {}
         self._steps: list[np.ndarray] = []
         arrays = self.storage.arrays
         self._object_count = len(plan.inputs) + len(arrays) + 1  # the arena comes last
-        self._fill = Struct(f"{len(plan.inputs) + len(arrays)}q").pack_into
-        self._objects = 8 * Frame.OBJECTS
-        self._arena_object = self._objects + 8 * (self._object_count - 1)
-        self._build(kernels)
+        self._layout = self._build(kernels)
         self._allocations = [_allocation(plan.buffers[b].shape, plan.buffers[b].dtype) for b in arrays]
         self._results = [self._source(b) for b in plan.outputs]
         self._plain = [("array", k) for k in range(len(arrays))] == self._results
         self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
         self._stops = any(isinstance(s, Call) for s in plan.steps)
         self._parallel = any(g.chunk < g.items for _, _, g in self._native.values())
-        self._arena_kept = self._arena_bytes <= _KEPT_ARENA
         self._checked = config.debug.check >= 2
         self.profile: list[tuple[int, float]] | None = None
         self._header = self._table((), False)
-        self._template[Frame.PROGRAM] = self._header.ctypes.data
-        # Whether nothing but the native run lies between allocating results and giving them.
-        self._short = self._plain and self._arena_kept and not (self._stops or self._parallel or self._checked)
+        self._layout.template[Frame.PROGRAM] = self._header.ctypes.data
+        self._short: Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None = None
+        if self._plain and self._layout.arena_kept and not (self._stops or self._parallel or self._checked):
+            make = _short_call(len(plan.inputs), len(arrays))
+            self._short = make(self._runners, partial(_new_runner, self._layout), self._allocations,
+                               partial(_raise_failure, plan))
 
     # ---- calling
 
     def __call__(self, arrays: Sequence[np.ndarray], into: Mapping[int, np.ndarray] | None = None) -> list[np.ndarray]:
         """The results, in the plan's order. `into` gives arrays to write outputs into, by output position; one may be
         an input where `storage.reusable` says so."""
-        if not self._short or into or self.profile is not None:
-            return self._general_call(arrays, into or {})
-        try:
-            frame = self._frames.pop()
-        except IndexError:
-            frame = self._new_frame()
-        made = [empty(shape, dtype) for empty, shape, dtype in self._allocations]
-        self._fill(frame.memory, self._objects, *map(handle, arrays), *map(handle, made))
-        code = run(frame.address)
-        if code:
-            self._raise(frame, -code - 1)
-        self._frames.append(frame)
-        return made
+        return self._general_call(arrays, into) if into else self.call(arrays)
 
-    def _general_call(self, arrays: Sequence[np.ndarray], into: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+    @property
+    def call(self) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        """What to call when there is no `into`: the fastest way."""
+        return self._short if self._short is not None and self.profile is None else self._general_call
+
+    def _general_call(self, arrays: Sequence[np.ndarray],
+                      into: Mapping[int, np.ndarray] = _NO_TARGETS) -> list[np.ndarray]:
+        if len(arrays) != len(self.plan.inputs):
+            raise InternalError(f"{len(arrays)} arrays for {len(self.plan.inputs)} inputs")
         if self._checked:
             self._check_inputs(arrays)
         if self._parallel:
@@ -116,22 +138,21 @@ class Program:
         made = [given[("array", k)] if ("array", k) in given else empty(shape, dtype)
                 for k, (empty, shape, dtype) in enumerate(self._allocations)]
         try:
-            frame = self._frames.pop()
+            run = self._runners.pop()
         except IndexError:
-            frame = self._new_frame()
-        if not self._arena_kept:
-            frame.arena = pool.aligned(self._arena_bytes)
-            frame.views = {}
-            _WORD.pack_into(frame.memory, self._arena_object, handle(frame.arena))
-        self._fill(frame.memory, self._objects, *map(handle, arrays), *map(handle, made))
+            run = _new_runner(self._layout)
+        frame: _Frame = run.__self__  # type: ignore[attr-defined]
+        if not self._layout.arena_kept:
+            frame.set_arena(self._layout, pool.aligned(self._layout.arena_bytes))
         in_place = tuple(p for p in self._copies if p in into and into[p] is arrays[self.storage.reusable[p]])
         profile = self.profile
         header = self._table(in_place, profile is not None)
-        _WORD.pack_into(frame.memory, 8 * Frame.PROGRAM, header.ctypes.data)
+        frame.words[Frame.PROGRAM] = header.ctypes.data
         start = perf_counter()
-        while code := run(frame.address):
+        code = run(*arrays, *made)
+        while code:
             if code < 0:
-                self._raise(frame, -code - 1)
+                _raise_failure(self.plan, frame, code)
             step = self.plan.steps[code - 1]
             if isinstance(step, Call):
                 self._run_in_python(step, frame, arrays, made)
@@ -140,12 +161,11 @@ class Program:
                 calls, seconds = profile[code - 1]
                 profile[code - 1] = calls + 1, seconds + now - start
                 start = perf_counter()
-        if not self._arena_kept:
-            frame.arena, frame.views = None, {}
-        if header is not self._header:
-            _WORD.pack_into(frame.memory, 8 * Frame.PROGRAM, self._header.ctypes.data)
-        if len(self._frames) < _KEPT_FRAMES:
-            self._frames.append(frame)
+            code = run()
+        if not self._layout.arena_kept:
+            frame.set_arena(self._layout, None)
+        frame.words[Frame.PROGRAM] = self._header.ctypes.data
+        self._runners.append(run)
         return [made[k] if kind == "array" else arrays[k] if kind == "input" else self._constant(k)
                 for kind, k in self._results]
 
@@ -160,7 +180,7 @@ class Program:
 
     # ---- building
 
-    def _build(self, kernels: Sequence[int]) -> None:
+    def _build(self, kernels: Sequence[int]) -> _Layout:
         """Lay out the frame: header, objects, then the slots of each native step."""
         words: list[int] = [0] * (Frame.OBJECTS + self._object_count)
         scratch = 0
@@ -185,11 +205,10 @@ class Program:
                 words += b.words
                 self._constants.append(b.constants)
         scratch_at = self.storage.arena_bytes
-        self._arena_bytes = scratch_at + scratch
         for launch, g, at in launches:
             self._fill_slots(words, at, launch, g, scratch_at)
-        self._template = np.array(words, np.int64)
         self._relocation_table = np.array(self._relocations, np.int64).reshape(-1, RELOCATION_WORDS)
+        return _Layout(np.array(words, np.int64), self._error_slots, self._arena_word, scratch_at + scratch)
 
     def _fill_slots(self, words: list[int], at: int, launch: Launch, g: Grid, scratch_at: int) -> None:
         k = launch.kernel
@@ -199,7 +218,7 @@ class Program:
         words[at + slots.block], words[at + slots.splits], words[at + slots.split] = g.block, g.splits, g.split
         words[at + slots.stream] = g.stream
         if g.scratch:
-            self._relocations.append((at + slots.scratch, self._arena_index, scratch_at))
+            self._relocations.append((at + slots.scratch, self._arena_word, scratch_at))
         self._error_slots.append(at + slots.errors)
         for slot, value in zip(slots.params, launch.params, strict=True):
             words[at + slot] = value
@@ -214,7 +233,7 @@ class Program:
                                         f"kernel was made for {access.strides[d]}\n{k.text}")
 
     @property
-    def _arena_index(self) -> int:
+    def _arena_word(self) -> int:
         return Frame.OBJECTS + self._object_count - 1
 
     def _relocate(self, word: int, view: View, itemsize: int) -> int:
@@ -229,7 +248,7 @@ class Program:
         elif place.home == "output":
             index = Frame.OBJECTS + len(self.plan.inputs) + self.storage.arrays.index(place.number)
         else:
-            index, offset = self._arena_index, offset + place.number
+            index, offset = self._arena_word, offset + place.number
         self._relocations.append((word, index, offset))
         return 0
 
@@ -293,18 +312,10 @@ class Program:
         header[Header.RELOCATIONS] = self._relocation_table.ctypes.data
         header[Header.RELOCATION_COUNT] = len(self._relocation_table)
         header[Header.LAUNCH], header[Header.CELL] = threads.LAUNCH, threads.CELL
+        header[Header.RELEASE] = sum(g.work for _, _, g in self._native.values()) > _QUICK
         self._steps.append(table)
         self._tables[key] = header
         return header
-
-    def _new_frame(self) -> _Frame:
-        frame = _Frame(self._template)
-        for slot in self._error_slots:
-            _WORD.pack_into(frame.memory, 8 * slot, frame.address + 8 * Frame.ERROR)
-        if self._arena_kept:
-            frame.arena = pool.aligned(self._arena_bytes)
-            _WORD.pack_into(frame.memory, self._arena_object, handle(frame.arena))
-        return frame
 
     # ---- steps in Python, and what can go wrong
 
@@ -336,20 +347,7 @@ class Program:
             frame.views[b] = np.ndarray(buffer.shape, buffer.dtype, frame.arena, place.number)
         return frame.views[b]
 
-    def _raise(self, frame: _Frame, s: int) -> None:
-        """Raise for the failed check of a step; the frame is not used again."""
-        site, value = _TWO_WORDS.unpack_from(frame.memory, 8 * Frame.ERROR)
-        step = self.plan.steps[s]
-        assert isinstance(step, Launch)
-        check = step.sites[site - 1]
-        error = IndexError(check.message.format(value=value))
-        if check.where:
-            error.add_note(f"in compiled code, at {check.where}")
-        raise error
-
     def _check_inputs(self, arrays: Sequence[np.ndarray]) -> None:
-        if len(arrays) != len(self.plan.inputs):
-            raise InternalError(f"{len(arrays)} arrays for {len(self.plan.inputs)} inputs")
         for k, (a, b) in enumerate(zip(arrays, self.plan.inputs, strict=True)):
             buffer = self.plan.buffers[b]
             want = buffer.strides if buffer.strides is not None else _contiguous_strides(buffer.shape)
@@ -371,7 +369,45 @@ class Program:
             raise InternalError(f"output {position} must not be written over an input")
 
 
-_WORD, _TWO_WORDS = Struct("q"), Struct("2q")
+def _raise_failure(plan: Plan, frame: _Frame, code: int) -> None:
+    """Raise for the failed check of step -code - 1; the frame is not used again."""
+    site, value = frame.words[Frame.ERROR: Frame.ERROR + 2].tolist()
+    step = plan.steps[-code - 1]
+    assert isinstance(step, Launch)
+    check = step.sites[site - 1]
+    error = IndexError(check.message.format(value=value))
+    if check.where:
+        error.add_note(f"in compiled code, at {check.where}")
+    raise error
+
+
+@cache
+def _short_call(inputs: int, outputs: int) -> Callable[..., Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
+    """Makes the call of a program with so many arrays, if all it does is allocate, run natively once, give results.
+    Written out for the numbers, it takes half the time of loops over lists."""
+    ins = "".join(f"a{k}, " for k in range(inputs))
+    outs = "".join(f"o{k}, " for k in range(outputs))
+    makers = "".join(f"(empty{k}, shape{k}, dtype{k}), " for k in range(outputs))
+    text = f"""
+def make(runners, new_runner, allocations, fail):
+    [{makers}] = allocations
+    take, keep = runners.pop, runners.append
+    def call(arrays):
+        [{ins}] = arrays
+        try:
+            run = take()
+        except IndexError:
+            run = new_runner()
+        {"".join(f"o{k} = empty{k}(shape{k}, dtype{k}); " for k in range(outputs))}
+        if code := run({ins}{outs}):
+            fail(run.__self__, code)
+        keep(run)
+        return [{outs}]
+    return call
+"""
+    names: dict[str, Any] = {}
+    exec(compile(text, "<tracejit call>", "exec"), names)
+    return names["make"]
 
 
 def _allocation(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., np.ndarray], tuple[int, ...], np.dtype]:

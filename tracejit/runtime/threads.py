@@ -65,7 +65,7 @@ def _emit_clock(module: ir.Module) -> Code:
     """Nanoseconds of a clock that only goes forward."""
     f = Code(module, "clock", 0, returns=True)
     time = f.stack(2)
-    f.call_symbol("clock_gettime", 6 if sys.platform == "darwin" else 1, time, int_first=True)
+    f.call_symbol("clock_gettime", 6 if sys.platform == "darwin" else 1, time)
     f.ret(f.load(time, 0) * 1_000_000_000 + f.load(time, 1))
     return f
 
