@@ -204,21 +204,22 @@ class _KernelEmitter:
              op: str = "<") -> tuple[ir.Value, list[ir.Value]]:
         """`while i < stop`: `body(i, state)` gives the next of both. Returns the last."""
         b = self.b
-        before, head = b.block, b.append_basic_block()
-        inside, after = b.append_basic_block(), b.append_basic_block()
-        b.branch(head)
-        b.position_at_end(head)
-        phis = [b.phi(v.type) for v in (start, *state)]
-        for phi, v in zip(phis, (start, *state), strict=True):
-            phi.add_incoming(v, before)
-        b.cbranch(b.icmp_signed(op, phis[0], stop), inside, after)
+        before, inside, after = b.block, b.append_basic_block(), b.append_basic_block()
+        b.cbranch(b.icmp_signed(op, start, stop), inside, after)
         b.position_at_end(inside)
+        first = (start, *state)
+        phis = [b.phi(v.type) for v in first]
         following, news = body(phis[0], list(phis[1:]))
-        for phi, v in zip(phis, (following, *news), strict=True):
-            phi.add_incoming(v, b.block)
-        b.branch(head)
+        end = b.block
+        b.cbranch(b.icmp_signed(op, following, stop), inside, after)
         b.position_at_end(after)
-        return phis[0], list(phis[1:])
+        last = [b.phi(v.type) for v in first]
+        for phi, final, v, w in zip(phis, last, first, (following, *news), strict=True):
+            phi.add_incoming(v, before)
+            phi.add_incoming(w, end)
+            final.add_incoming(v, before)
+            final.add_incoming(w, end)
+        return last[0], list(last[1:])
 
     @contextmanager
     def when(self, condition: ir.Value) -> Any:
@@ -370,10 +371,7 @@ class _KernelEmitter:
             self.arrays[n] = [self._array(d) for d in self.e.state_dtypes(a)]
 
     def _array(self, dtype: np.dtype) -> ir.Value:
-        with self.b.goto_entry_block():
-            array = self.b.alloca(ir.ArrayType(memory_type(dtype), self.chunk))
-            array.align = 64
-        return array
+        return self.e.stack(ir.ArrayType(memory_type(dtype), self.chunk))
 
     def _segment(self, scope: _Scope, finishing: ir.Value, part: ir.Value, row: ir.Value, low: ir.Value, high: ir.Value,
                  last: ir.Value) -> None:
@@ -513,8 +511,12 @@ class _KernelEmitter:
 
     def _run(self, scope: _Scope, work: _Work, low: ir.Value, high: ir.Value, unroll: int, state: list[ir.Value],
              body: Body) -> list[ir.Value]:
-        """Run along the vector dim: `body(positions, mask, state, stream)` for vectors that cover [low, high)."""
+        """Run along the vector dim: `body(positions, mask, state, stream)` for vectors that cover [low, high).
+
+        unroll: vectors in one step of the main loop; 0 for no main loop, all vectors masked.
+        """
         b, lanes = self.b, self.lanes
+        unroll = 1 if lanes == 1 else unroll
         wide, narrow = self.num(lanes * unroll), self.num(lanes)
 
         def many(stream: ir.Value | None) -> Callable[[ir.Value, list[ir.Value]], tuple[ir.Value, list[ir.Value]]]:
@@ -531,7 +533,10 @@ class _KernelEmitter:
             return step
 
         if lanes == 1:
+            wide, unroll = narrow, 1
             return self.loop(low, high, state, many(None))[1]
+        if unroll == 0:
+            return self.loop(low, high, state, masked(high))[1]
         full = b.sub(high, wide)
         streamed = self._streamed(work)
         if not streamed:
@@ -590,21 +595,21 @@ class _KernelEmitter:
         places = [(array, d) for n, a in enumerate(accumulators)
                   for array, d in zip(self.arrays[number + n], self.e.state_dtypes(a), strict=True)]
 
-        def put(i: ir.Value, mask: ir.Value | None, values: list[ir.Value], where: list[tuple[ir.Value, np.dtype]]) -> None:
+        def put(i: ir.Value, values: list[ir.Value], where: list[tuple[ir.Value, np.dtype]]) -> None:
             for v, (array, d) in zip(values, where, strict=True):
-                self.e.store(v, self.e.at(array, self.b.sub(i, low), d), d, mask)
+                self.e.store(v, self.e.at(array, self.b.sub(i, low), d), d, None)
 
-        def get(i: ir.Value, mask: ir.Value | None) -> list[ir.Value]:
-            return [self.e.load(self.e.at(array, self.b.sub(i, low), d), d, mask) for array, d in places]
+        def get(i: ir.Value) -> list[ir.Value]:
+            return [self.e.load(self.e.at(array, self.b.sub(i, low), d), d, None) for array, d in places]
 
         nothing = [v for a in accumulators for v in self.e.identity(a, vector=True)]
 
         def clear(at: list[ir.Value], mask: ir.Value | None, state: list[ir.Value], _: Any) -> list[ir.Value]:
-            put(at[0], mask, nothing, places)
+            put(at[0], nothing, places)
             return state
 
         if places:
-            self._run(scope, _NOTHING, low, high, 1, [], clear)
+            self._run(scope, _NOTHING, low, high, 0, [], clear)
         bounds = {d: (self.num(0), self.extents[d]) for d in self.inner_dims}
         if self.k.inner:
             bounds[self.inner_dims[0]] = (start, stop)
@@ -613,17 +618,20 @@ class _KernelEmitter:
 
             def rows(scopes: list[_Scope]) -> None:
                 def body(at: list[ir.Value], mask: ir.Value | None, state: list[ir.Value], _: Any) -> list[ir.Value]:
-                    before = get(at[0], mask)
-                    known = {i: self.e.load(self.e.at(array, self.b.sub(at[0], low), d), d, mask)
+                    before = get(at[0])
+                    known = {i: self.e.load(self.e.at(array, self.b.sub(at[0], low), d), d, None)
                              for i, (array, d) in lane_values.items()}
                     inside = [self._vector(s, work, at[0], mask, number, low, known) for s in scopes]
-                    put(at[0], mask, self._accumulate(work, inside, None, before), places)
+                    put(at[0], self._accumulate(work, inside, None, before), places)
                     self._store_all(work, inside, None)
                     return state
 
-                self._run(scopes[0], _NOTHING, low, high, 1, [], body)
+                self._run(scopes[0], _NOTHING, low, high, separate, [], body)
 
-            group = 1 if not self.k.inner else 4 if work.cost <= 12 else 2 if work.cost <= 24 else 1
+            # Masks are cheap where vectors are adjacent; elsewhere whole vectors get code of their own.
+            paired = any(self.accesses[access].strides[self.vdim] == "2" for access in work.accesses)
+            separate = int(paired or bool(work.stage.stores))
+            group = 1 if not self.k.inner else 8 if work.cost <= 4 else 4 if work.cost <= 12 else 2 if work.cost <= 24 else 1
 
             def nest(depth: int, outer: _Scope) -> None:
                 if depth == len(self.loop_dims):
@@ -649,17 +657,17 @@ class _KernelEmitter:
             nest(0, self._enter(scope, work, 1))
 
         def finish(at: list[ir.Value], mask: ir.Value | None, state: list[ir.Value], _: Any) -> list[ir.Value]:
-            values = get(at[0], mask)
+            values = get(at[0])
             for n, a in enumerate(accumulators):
                 size = len(self.e.state_dtypes(a))
                 result = self.e.result(a, values[:size])
                 where = list(zip(self.arrays[number + n], self.e.state_dtypes(a), strict=True))[: len(result)]
-                put(at[0], mask, result, where)
+                put(at[0], result, where)
                 values = values[size:]
             return state
 
         if any(map(self.e.compensated, accumulators)):
-            self._run(scope, _NOTHING, low, high, 1, [], finish)
+            self._run(scope, _NOTHING, low, high, 0, [], finish)
 
     def _lane_values(self, scope: _Scope, work: _Work, number: int, low: ir.Value,
                      high: ir.Value) -> tuple[dict[int, tuple[ir.Value, np.dtype]], _Work]:
@@ -683,11 +691,11 @@ class _KernelEmitter:
         def body(at: list[ir.Value], mask: ir.Value | None, state: list[ir.Value], _: Any) -> list[ir.Value]:
             inside = self._vector(outside, before, at[0], mask, number, low)
             for i, (array, d) in arrays.items():
-                self.e.store(inside.values[i], self.e.at(array, self.b.sub(at[0], low), d), d, mask)
+                self.e.store(inside.values[i], self.e.at(array, self.b.sub(at[0], low), d), d, None)
             return state
 
         outside = self._enter(scope, before, 1)
-        self._run(outside, _NOTHING, low, high, 1, [], body)
+        self._run(outside, _NOTHING, low, high, 0, [], body)
         return arrays, self._work(work.stage, known=kept)
 
     def _point_stage(self, scope: _Scope, work: _Work, number: int, low: ir.Value, high: ir.Value) -> int:
@@ -743,11 +751,11 @@ class _KernelEmitter:
             offset = self.b.sub(at[0], low)
             for n, a in first:
                 for area, array, d in zip(self.cells[n], self.arrays[n], self.e.state_dtypes(a), strict=False):
-                    v = self._to_cell(self.e.load(self.e.at(array, offset, d), d, mask))
+                    v = self._to_cell(self.e.load(self.e.at(array, offset, d), d, None))
                     self.e.store(v, self._cell_at(area, self.b.add(index, offset)), I64, mask)
             return state
 
-        self._run(_Scope(), _NOTHING, low, high, 1, [], body)
+        self._run(_Scope(), _NOTHING, low, high, 0, [], body)
 
     def _combine_cells(self, point: ir.Value, low: ir.Value, high: ir.Value) -> list[ir.Value]:
         """The first stage's results from the cells of all parts, in order."""
@@ -787,10 +795,10 @@ class _KernelEmitter:
             for n, a in first:
                 for array, d in zip(self.arrays[n], self.e.state_dtypes(a), strict=False):
                     if found and (len(self.cells[n]) == 2 or array is self.arrays[n][0]):
-                        self.e.store(found.pop(0), self.e.at(array, offset, d), d, mask)
+                        self.e.store(found.pop(0), self.e.at(array, offset, d), d, None)
             return state
 
-        self._run(_Scope(), _NOTHING, low, high, 1, [], body)
+        self._run(_Scope(), _NOTHING, low, high, 0, [], body)
         return []
 
     # ---- statements in their scopes
@@ -828,17 +836,17 @@ class _KernelEmitter:
         for i in work.levels[self.vector_level]:
             s = self.k.stmts[i]
             if s.op == "carry" and self.columns:
-                scope.values[i] = self._carry_vector(s.attrs[0], position, low, mask)
+                scope.values[i] = self._carry_vector(s.attrs[0], position, low)
             elif i not in scope.values:
                 scope.values[i] = self.statement(i, scope)
         return scope
 
-    def _carry_vector(self, n: int, position: ir.Value, low: ir.Value | None, mask: ir.Value | None) -> ir.Value:
+    def _carry_vector(self, n: int, position: ir.Value, low: ir.Value | None) -> ir.Value:
         a = self.k.accumulators[n]
         offset = self.b.sub(position, low)
         found = []
         for array, d in zip(self.arrays[n], self.e.state_dtypes(a), strict=True):
-            found.append(self.e.load(self.e.at(array, offset, d), d, mask))
+            found.append(self.e.load(self.e.at(array, offset, d), d, None))
         return self.e.carry(a, found)
 
     def statement(self, i: int, scope: _Scope) -> ir.Value:

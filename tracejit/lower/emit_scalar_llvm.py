@@ -153,12 +153,21 @@ class Emitter:
             x, y = self.splat(x), self.splat(y)
         return self.b.and_(x, y)
 
+    def stack(self, typ: ir.Type) -> ir.Value:
+        """Room in the function's frame."""
+        with self.b.goto_entry_block():
+            room = self.b.alloca(typ)
+            room.align = 64
+            pointer = ir.CastInstr(self.b.block, "bitcast", room, PTR)
+            self.b._insert(pointer)
+        return pointer
+
     def _dummy(self, typ: ir.Type) -> ir.Value:
         """A stack cell that switched-off scalar accesses go to."""
         cell = self._dummies.get(str(typ))
         if cell is None:
+            cell = self._dummies[str(typ)] = self.stack(typ)
             with self.b.goto_entry_block():
-                cell = self._dummies[str(typ)] = self.b.alloca(typ)
                 self.b.store(literal(0, typ), cell)
         return cell
 
@@ -260,14 +269,13 @@ class Emitter:
         return self.b.fcmp_unordered("uno", x, x)
 
     def extreme(self, op: str, kind: str, x: ir.Value, y: ir.Value) -> ir.Value:
-        """min or max; for floats, nan if either is. (A compare and a select are one instruction that gives y for any nan.)"""
+        """min or max; for floats, nan if either is."""
         b = self.b
         if kind == "b":
             return b.and_(x, y) if op == "min" else b.or_(x, y)
-        found = b.select(self.compare("<" if op == "min" else ">", kind, x, y), x, y)
-        if kind == "f" and not self.fastmath:
-            found = b.select(self.is_nan(x), x, found)
-        return found
+        if kind == "f":  # without the order of -0 and +0 this is three instructions
+            return self.intrinsic(op + "imum", [x, y], flags=FAST if self.fastmath else ("nsz",))
+        return b.select(self.compare("<" if op == "min" else ">", kind, x, y), x, y)
 
     def cast(self, x: ir.Value, to: np.dtype, source: np.dtype) -> ir.Value:
         """Convert between dtypes as C does; floats out of an integer's range give some fixed integer."""

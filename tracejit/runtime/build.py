@@ -184,12 +184,25 @@ def _compile_kernels(kernels: dict[str, Kernel], options: Options) -> bytes:
     def unit() -> None:
         emit_all()
 
-    return _numba_object_code(cfunc(types.void())(unit))
+    return _numba_object_code(lambda: cfunc(types.void())(unit))
 
 
-def _numba_object_code(compiled: Any) -> bytes:
-    """The object code behind a Numba function (the one use of a private interface of Numba)."""
-    return compiled._library._get_compiled_object()
+def _numba_object_code(compile_it: Callable[[], Any]) -> bytes:
+    """The object code behind a Numba function (the one use of private interfaces of Numba).
+
+    Kernels come as the vector code that they should become, so LLVM's optimisation passes, which would take most of
+    the time, are left out: the code generator alone gives code as fast. Numba's lock covers the change of its setting.
+    """
+    from numba.core import config as numba_config
+    from numba.core.compiler_lock import global_compiler_lock
+
+    with global_compiler_lock:
+        level = numba_config.OPT
+        numba_config.OPT = type(level)(0)
+        try:
+            return compile_it()._library._get_compiled_object()
+        finally:
+            numba_config.OPT = level
 
 
 def _compile_module(text: str) -> bytes:
