@@ -144,6 +144,13 @@ def permuted(t: Tensor, order: tuple[int, ...]) -> Tensor:
 publish(transpose, TRANSPOSE, numpy=np.transpose)
 
 
+def moved_axis(ndim: int, source: int, target: int) -> tuple[int, ...]:
+    """The order of dims that moves dim `source` to `target`."""
+    order = [k for k in range(ndim) if k != source]
+    order.insert(target, source)
+    return tuple(order)
+
+
 # -- broadcast ------------------------------------------------------------------------------------------------------------
 def _broadcast_infer(x: Type, *, shape: tuple[int, ...]) -> Type:
     lead = len(shape) - x.ndim

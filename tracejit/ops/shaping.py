@@ -1,0 +1,509 @@
+"""Functions that move elements, made of the movement primitives.
+
+In: tensors. Out: the same elements in other shapes, orders and numbers: dims (moveaxis, expand_dims, squeeze, ...), joining and
+splitting (concat, stack, split, ...), repeating and moving along axes (tile, repeat, roll, flip, pad, ...).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.ops import core
+from tracejit.ops.core import as_tensor, broadcast_shape, cast, composite, normalize_axes, normalize_axis, strong
+from tracejit.ops.indexing import pick
+from tracejit.ops.linalg import diagonal, swapped
+from tracejit.ops.movement import (
+    along,
+    broadcast_to,
+    embed,
+    joined,
+    moved_axis,
+    permuted,
+    reshaped,
+    shape_of,
+    transpose,
+)
+from tracejit.tensor import NUMPY_FUNCTIONS, Tensor
+
+
+# -- dims ------------------------------------------------------------------------------------------------------------------
+def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
+    """Dims in the order `axes`."""
+    return transpose(x, axes)
+
+
+NUMPY_FUNCTIONS[np.permute_dims] = permute_dims
+
+
+@composite(numpy=np.matrix_transpose)
+def matrix_transpose(x: Any) -> Tensor:
+    """The last two dims swapped; ValueError for fewer."""
+    t = strong(x)
+    if t.ndim < 2:
+        raise ValueError(f"matrix_transpose: needs at least two dims, got shape {t.shape}")
+    return swapped(t)
+
+
+@composite(numpy=np.moveaxis)
+def moveaxis(x: Any, source: Any, destination: Any) -> Tensor:
+    """Dims moved from `source` to `destination` (ints or sequences of equal length), the others in order.
+
+    >>> moveaxis(np.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    t = strong(x)
+    from_, to = ([normalize_axis("moveaxis", a, t.ndim) for a in (given if isinstance(given, (tuple, list)) else (given,))]
+                 for given in (source, destination))
+    if len(from_) != len(to) or len(set(from_)) != len(from_) or len(set(to)) != len(to):
+        raise ValueError(f"moveaxis: source {source} and destination {destination} must have as many different axes")
+    order = [k for k in range(t.ndim) if k not in from_]
+    for target, axis in sorted(zip(to, from_)):
+        order.insert(target, axis)
+    return permuted(t, tuple(order))
+
+
+@composite(numpy=np.swapaxes, method=True)
+def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
+    """Two dims exchanged."""
+    t = strong(x)
+    order = list(range(t.ndim))
+    i, j = normalize_axis("swapaxes", axis1, t.ndim), normalize_axis("swapaxes", axis2, t.ndim)
+    order[i], order[j] = j, i
+    return permuted(t, tuple(order))
+
+
+@composite(numpy=np.expand_dims)
+def expand_dims(x: Any, axis: Any = 0) -> Tensor:
+    """New dims of extent 1 at the positions `axis` (int or tuple) of the result.
+
+    >>> expand_dims([1, 2], 0).shape, expand_dims([1, 2], (0, -1)).shape
+    ((1, 2), (1, 2, 1))
+    """
+    t = strong(x)
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = normalize_axes("expand_dims", tuple(given), t.ndim + len(given))
+    rest = iter(t.shape)
+    return reshaped(t, tuple(1 if k in axes else next(rest) for k in range(t.ndim + len(axes))))
+
+
+@composite(numpy=np.squeeze, method=True)
+def squeeze(x: Any, axis: Any = None) -> Tensor:
+    """Without the dims `axis` (all of extent 1 if not given); ValueError if one has another extent."""
+    t = strong(x)
+    axes = tuple(k for k, n in enumerate(t.shape) if n == 1) if axis is None else normalize_axes("squeeze", axis, t.ndim)
+    if any(t.shape[k] != 1 for k in axes):
+        raise ValueError(f"squeeze: dims {axes} of shape {t.shape} are not all of extent 1")
+    return reshaped(t, tuple(n for k, n in enumerate(t.shape) if k not in axes))
+
+
+@composite(numpy=np.broadcast_arrays)
+def broadcast_arrays(*xs: Any) -> list[Tensor]:
+    """All repeated to their common shape; ValueError if there is none."""
+    ts = [strong(x) for x in xs]
+    shape = broadcast_shape("broadcast_arrays", [t.shape for t in ts]) if ts else ()
+    return [core.broadcast_to(t, shape) for t in ts]
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The common shape of these shapes; ValueError if there is none."""
+    return np.broadcast_shapes(*(shape_of(s) for s in shapes))
+
+
+@composite(numpy=np.ravel, method=True)
+def ravel(x: Any) -> Tensor:
+    """All elements in one dim, in row-major order."""
+    t = strong(x)
+    return reshaped(t, (t.size,))
+
+
+@composite(method=True)
+def flatten(x: Any) -> Tensor:
+    """All elements in one dim, in row-major order."""
+    return ravel(x)
+
+
+def _at_least(name: str, numpy: Any, grow: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def function(*xs: Any) -> Any:
+        grown = [grow(strong(x)) for x in xs]
+        return grown[0] if len(grown) == 1 else tuple(grown)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Each given value with at least {name[8]} dims; one value or a tuple of them."
+    return composite(numpy=numpy)(function)
+
+
+atleast_1d = _at_least("atleast_1d", np.atleast_1d, lambda t: t if t.ndim else reshaped(t, (1,)))
+atleast_2d = _at_least("atleast_2d", np.atleast_2d, lambda t: t if t.ndim > 1 else reshaped(t, (1, t.size)))
+atleast_3d = _at_least("atleast_3d", np.atleast_3d, lambda t: t if t.ndim > 2 else reshaped(
+    t, (*t.shape, 1) if t.ndim == 2 else (1, t.size, 1)))
+
+
+# -- joining and splitting -------------------------------------------------------------------------------------------------
+def _promoted(name: str, xs: Any) -> list[Tensor]:
+    """Tensors of one dtype; a tensor stands for its rows."""
+    ts = [as_tensor(x) for x in xs]
+    if not ts:
+        raise ValueError(f"{name}: needs at least one tensor")
+    weak = [t.dtype.kind for t in ts if t._weak]
+    dtype = dtypes.result_dtype([t.dtype for t in ts if not t._weak], weak)
+    return [cast(t, dtype) for t in ts]
+
+
+@composite(numpy=np.concatenate)
+def concat(xs: Any, axis: int | None = 0, *, dtype: Any = None) -> Tensor:
+    """Tensors one after the other along `axis`, or all their elements if it is None.
+
+    Raises ValueError if their shapes differ beside `axis`.
+
+    >>> concat([[1, 2], [3]]).tolist()
+    [1, 2, 3]
+    """
+    ts = _promoted("concat", xs)
+    if dtype is not None:
+        ts = [cast(t, dtype) for t in ts]
+    if axis is None:
+        ts, axis = [ravel(t) for t in ts], 0
+    if not ts[0].ndim:
+        raise ValueError("concat: 0-d tensors cannot be joined; use stack")
+    return joined(ts, normalize_axis("concat", axis, ts[0].ndim))
+
+
+concatenate = concat
+
+
+@composite(numpy=np.stack)
+def stack(xs: Any, axis: int = 0, *, dtype: Any = None) -> Tensor:
+    """Tensors of one shape along a new dim at `axis`.
+
+    >>> stack([[1, 2], [3, 4]], axis=1).tolist()
+    [[1, 3], [2, 4]]
+    """
+    ts = _promoted("stack", xs)
+    if dtype is not None:
+        ts = [cast(t, dtype) for t in ts]
+    if any(t.shape != ts[0].shape for t in ts):
+        raise ValueError(f"stack: shapes {', '.join(str(t.shape) for t in ts)} differ")
+    k = normalize_axis("stack", axis, ts[0].ndim + 1)
+    shape = ts[0].shape
+    return joined([reshaped(t, (*shape[:k], 1, *shape[k:])) for t in ts], k)
+
+
+def _stack_nested(x: Any, dtype: Any) -> Tensor:
+    """Nested sequences that hold tensors, as one tensor."""
+    leaves: list[Any] = []
+
+    def collect(item: Any) -> None:
+        if isinstance(item, (list, tuple)):
+            for part in item:
+                collect(part)
+        else:
+            leaves.append(item if isinstance(item, (bool, int, float, complex)) and not isinstance(item, np.generic)
+                          else as_tensor(item))
+
+    collect(x)
+    if dtype is None:
+        found = [t for t in leaves if isinstance(t, Tensor)]
+        weak = [t.dtype.kind for t in found if t._weak]
+        weak += [dtypes.weak_kind(v) for v in leaves if not isinstance(v, Tensor)]
+        dtype = dtypes.result_dtype([t.dtype for t in found if not t._weak], weak)
+
+    def build(item: Any) -> Tensor:
+        if isinstance(item, (list, tuple)):
+            return stack([build(part) for part in item])
+        return as_tensor(item, dtype)
+
+    return build(x)
+
+
+core.set_stacker(_stack_nested)
+
+
+@composite(numpy=np.unstack)
+def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along `axis`, without that dim."""
+    t = strong(x)
+    k = normalize_axis("unstack", axis, t.ndim)
+    rest = (*t.shape[:k], *t.shape[k + 1:])
+    return tuple(reshaped(along(t, k, i, 1), rest) for i in range(t.shape[k]))
+
+
+def _pieces(t: Tensor, axis: int, cuts: Sequence[int]) -> list[Tensor]:
+    n = t.shape[axis]
+    pieces = []
+    for start, stop in zip([0, *cuts], [*cuts, n]):
+        start, stop, _ = slice(start, stop).indices(n)
+        pieces.append(along(t, axis, start, builtins.max(stop - start, 0)))
+    return pieces
+
+
+@composite(numpy=np.array_split)
+def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    """Pieces along `axis`: so many of nearly equal size, or cut at the given positions."""
+    t = strong(x)
+    k = normalize_axis("array_split", axis, t.ndim)
+    if not hasattr(indices_or_sections, "__index__"):
+        return _pieces(t, k, [i.__index__() for i in indices_or_sections])
+    n = indices_or_sections.__index__()
+    if n <= 0:
+        raise ValueError(f"array_split: the number of pieces must be positive, got {n}")
+    size, more = divmod(t.shape[k], n)
+    sizes = [size + 1] * more + [size] * (n - more)
+    return _pieces(t, k, [int(c) for c in np.cumsum(sizes)[:-1]])
+
+
+@composite(numpy=np.split)
+def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    """Pieces along `axis`: so many of equal size (else ValueError), or cut at the given positions.
+
+    >>> [t.tolist() for t in split([1, 2, 3, 4], 2)]
+    [[1, 2], [3, 4]]
+    """
+    t = strong(x)
+    k = normalize_axis("split", axis, t.ndim)
+    if hasattr(indices_or_sections, "__index__") and (indices_or_sections == 0 or t.shape[k] % indices_or_sections):
+        raise ValueError(f"split: axis {k} of shape {t.shape} does not divide into {indices_or_sections} equal pieces")
+    return array_split(t, indices_or_sections, k)
+
+
+def _stacked(name: str, numpy: Any, grow: Callable[..., Any], axis: int, doc: str) -> Callable[..., Tensor]:
+    def function(xs: Any, *, dtype: Any = None) -> Tensor:
+        ts = [grow(x) for x in xs]
+        return concat(ts, builtins.min(axis, ts[0].ndim - 1) if ts else 0, dtype=dtype)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return composite(numpy=numpy)(function)
+
+
+hstack = _stacked("hstack", np.hstack, atleast_1d, 1, "Tensors side by side: joined along the second dim, vectors along the first.")
+vstack = _stacked("vstack", np.vstack, atleast_2d, 0, "Tensors on top of each other: vectors become rows, then joined along the first dim.")
+dstack = _stacked("dstack", np.dstack, atleast_3d, 2, "Tensors joined along the third dim.")
+column_stack = _stacked("column_stack", np.column_stack,
+                        lambda x: (t := strong(x)) if np.ndim(x) > 1 else reshaped(t := strong(x), (t.size, 1)), 1,
+                        "Vectors as the columns of a matrix.")
+
+
+# -- repeating and moving along axes ---------------------------------------------------------------------------------------
+@composite(numpy=np.tile)
+def tile(x: Any, repetitions: Any) -> Tensor:
+    """The whole of `x` repeated along each dim.
+
+    >>> tile([1, 2], (2, 2)).tolist()
+    [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
+    t = strong(x)
+    counts = shape_of(repetitions)
+    ndim = builtins.max(t.ndim, len(counts))
+    shape = (1,) * (ndim - t.ndim) + t.shape
+    counts = (1,) * (ndim - len(counts)) + counts
+    if any(c < 0 for c in counts):
+        raise ValueError(f"tile: repetitions must not be negative, got {counts}")
+    apart = reshaped(t, tuple(e for n in shape for e in (1, n)))
+    repeated = core.broadcast_to(apart, tuple(e for n, c in zip(shape, counts) for e in (c, n)))
+    return reshaped(repeated, tuple(n * c for n, c in zip(shape, counts)))
+
+
+@composite(numpy=np.repeat, method=True)
+def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
+    """Each element repeated, along `axis` (of all elements if None): as often as `repeats` says, one number or one for each.
+
+    >>> repeat([1, 2], 2).tolist(), repeat([1, 2], [1, 3]).tolist()
+    ([1, 1, 2, 2], [1, 2, 2, 2])
+    """
+    t = strong(x)
+    t, k = (ravel(t), 0) if axis is None else (t, normalize_axis("repeat", axis, t.ndim))
+    counts = np.asarray(repeats)
+    if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts.size and counts.min() < 0):
+        raise ValueError(f"repeat: repeats must be non-negative integers, got {repeats!r}")
+    if counts.size == 1:
+        n = int(counts.reshape(()))
+        apart = reshaped(t, (*t.shape[:k + 1], 1, *t.shape[k + 1:]))
+        repeated = core.broadcast_to(apart, (*t.shape[:k + 1], n, *t.shape[k + 1:]))
+        return reshaped(repeated, (*t.shape[:k], t.shape[k] * n, *t.shape[k + 1:]))
+    if counts.size != t.shape[k]:
+        raise ValueError(f"repeat: {counts.size} repeats for axis {k} of shape {t.shape}")
+    return shown_along(t, k, np.repeat(np.arange(t.shape[k]), counts))
+
+
+def shown_along(t: Tensor, axis: int, places: np.ndarray) -> Tensor:
+    """The slices at known, valid `places` along an axis: joined runs if they are few, else a gather."""
+    runs = _runs(places)
+    if len(runs) <= 4:
+        parts = []
+        for start, size, step in runs:
+            if step:
+                parts.append(along(t, axis, start, size, step))
+            else:
+                parts.append(core.broadcast_to(along(t, axis, start, 1), (*t.shape[:axis], size, *t.shape[axis + 1:])))
+        return joined(parts, axis) if parts else along(t, axis, 0, 0)
+    out = pick(t, (core.constant_tensor(places.astype(np.int64)),), (axis,))
+    return permuted(out, moved_axis(t.ndim, 0, axis))
+
+
+def _runs(places: np.ndarray) -> list[tuple[int, int, int]]:
+    """Arithmetic runs (start, size, step) that make up `places`."""
+    runs: list[list[int]] = []
+    for p in places.tolist():
+        if runs:
+            start, size, step = runs[-1]
+            if size == 1:
+                runs[-1] = [start, 2, p - start]
+                continue
+            if p == start + size * step:
+                runs[-1][1] += 1
+                continue
+        runs.append([p, 1, 1])
+    return [(a, n, s) for a, n, s in runs]
+
+
+@composite(numpy=np.roll)
+def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
+    """Elements moved forward by `shift` along `axis` (of all elements if None); what falls off the end comes in at the start.
+
+    >>> roll([1, 2, 3], 1).tolist()
+    [3, 1, 2]
+    """
+    t = strong(x)
+    if axis is None:
+        if isinstance(shift, (tuple, list)):
+            shift = builtins.sum(shift)
+        return reshaped(roll(ravel(t), shift, 0), t.shape)
+    shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if 1 not in (len(shifts), len(axes)) and len(shifts) != len(axes):
+        raise ValueError(f"roll: shift {shift} and axis {axis} must have as many entries")
+    n = builtins.max(len(shifts), len(axes))
+    for s, a in zip([*shifts] * (n if len(shifts) == 1 else 1), [*axes] * (n if len(axes) == 1 else 1)):
+        k = normalize_axis("roll", a, t.ndim)
+        size = t.shape[k]
+        s = s.__index__() % size if size else 0
+        if s:
+            t = joined([along(t, k, size - s, s), along(t, k, 0, size - s)], k)
+    return t
+
+
+@composite(numpy=np.flip)
+def flip(x: Any, axis: Any = None) -> Tensor:
+    """The order of elements along `axis` (all dims if None) reversed."""
+    t = strong(x)
+    for k in normalize_axes("flip", axis, t.ndim):
+        if t.shape[k] > 1:
+            t = along(t, k, t.shape[k] - 1, t.shape[k], -1)
+    return t
+
+
+@composite(numpy=np.flipud)
+def flipud(x: Any) -> Tensor:
+    """The order along the first dim reversed."""
+    return flip(x, 0)
+
+
+@composite(numpy=np.fliplr)
+def fliplr(x: Any) -> Tensor:
+    """The order along the second dim reversed."""
+    return flip(x, 1)
+
+
+@composite(numpy=np.rot90)
+def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by `k` quarter turns from the first of `axes` towards the second."""
+    t = strong(x)
+    i, j = (normalize_axis("rot90", a, t.ndim) for a in axes)
+    if i == j:
+        raise ValueError(f"rot90: axes {tuple(axes)} are the same")
+    turns = k.__index__() % 4
+    if turns == 0:
+        return t
+    if turns == 2:
+        return flip(t, (i, j))
+    return swapaxes(flip(t, j), i, j) if turns == 1 else flip(swapaxes(t, i, j), j)
+
+
+# -- padding ---------------------------------------------------------------------------------------------------------------
+def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
+    """(before, after) for each dim, of one number, one pair, or one pair for each dim."""
+    try:
+        found = np.broadcast_to(np.asarray(value), (ndim, 2))
+    except ValueError:
+        raise ValueError(f"pad: {what} {value!r} does not fit {ndim} dims") from None
+    return [(a, b) for a, b in found.tolist()]
+
+
+@composite(numpy=np.pad)
+def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
+    """`x` with elements added around: `pad_width` is one number, a (before, after) pair, a pair for each dim, or {axis: width}.
+
+    mode: "constant" (`constant_values`, in the same forms), "edge" (the nearest element), "reflect" (mirrored, without the
+    edge), "symmetric" (mirrored, with the edge) or "wrap" (from the other end).
+
+    >>> pad([1, 2, 3], 2, "reflect").tolist()
+    [3, 2, 1, 2, 3, 2, 1]
+    """
+    t = strong(x)
+    if isinstance(pad_width, dict):
+        given = {normalize_axis("pad", a, t.ndim): w for a, w in pad_width.items()}
+        pad_width = [_pairs(given.get(k, 0), 1, "pad_width")[0] for k in range(t.ndim)]
+    widths = _pairs(pad_width, t.ndim, "pad_width")
+    if any(not isinstance(w, int) or w < 0 for pair in widths for w in pair):
+        raise ValueError(f"pad: pad_width must be non-negative integers, got {pad_width!r}")
+    if mode == "constant":
+        return _pad_constant(t, widths, constant_values)
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(f"pad: mode must be constant, edge, reflect, symmetric or wrap, got {mode!r}")
+    for k, pair in enumerate(widths):
+        if pair != (0, 0):
+            if not t.shape[k]:
+                raise ValueError(f"pad: axis {k} of shape {t.shape} is empty, so mode {mode!r} has nothing to show")
+            t = shown_along(t, k, np.pad(np.arange(t.shape[k]), pair, mode))  # type: ignore[call-overload]
+    return t
+
+
+def _pad_constant(t: Tensor, widths: Sequence[tuple[int, int]], value: Any) -> Tensor:
+    if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
+        shape = tuple(a + n + b for n, (a, b) in zip(t.shape, widths))
+        value = np.full((), value).astype(t.dtype).item()
+        return embed(t, shape, tuple(a for a, _ in widths), None, value)
+    values = as_tensor(value, t.dtype)
+    values = broadcast_to(values, (t.ndim, 2))
+    for k, pair in enumerate(widths):
+        sides = []
+        for side, width in enumerate(pair):
+            one = reshaped(along(along(values, 0, k, 1), 1, side, 1), (1,) * t.ndim)
+            sides.append(core.broadcast_to(one, (*t.shape[:k], width, *t.shape[k + 1:])))
+        t = joined([s for s in (sides[0], t, sides[1]) if s.shape[k]] or [t], k)
+    return t
+
+
+# -- diagonals -------------------------------------------------------------------------------------------------------------
+@composite(numpy=np.diag)
+def diag(x: Any, k: int = 0) -> Tensor:
+    """A matrix with the vector `x` on its k-th diagonal, or the k-th diagonal of a matrix.
+
+    >>> diag([1, 2]).tolist(), diag([[1, 2], [3, 4]]).tolist()
+    ([[1, 0], [0, 2]], [1, 4])
+    """
+    t = strong(x)
+    k = k.__index__()
+    if t.ndim == 2:
+        return diagonal(t, k)
+    if t.ndim != 1:
+        raise ValueError(f"diag: needs a vector or a matrix, got shape {t.shape}")
+    n = t.size + abs(k)
+    return reshaped(embed(t, (n * n,), (k if k >= 0 else -k * n,), (n + 1,)), (n, n))
+
+
+# -- methods ---------------------------------------------------------------------------------------------------------------
+def _transpose_method(self: Tensor, *axes: Any) -> Tensor:
+    """Dims in the order given (as numbers or one sequence); reversed if none are."""
+    given = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes or None
+    return transpose(self, given)
+
+
+Tensor.transpose = _transpose_method  # type: ignore[attr-defined]
+Tensor.T = property(transpose, doc="Dims in reversed order.")  # type: ignore[attr-defined]
+Tensor.mT = property(matrix_transpose, doc="The last two dims swapped.")  # type: ignore[attr-defined]
