@@ -7,8 +7,8 @@ Read next: `complex.py`.
 
 from __future__ import annotations
 
-from ..scalar import F32, F64, U32, U64, Value, bitcast, cast, fabs, floor, fma, select, trunc
-from .base import BOOL, FORMATS, Bound, function, rarely, sign_bit, to_bits, with_sign_of
+from ..scalar import BOOL, F32, F64, U32, U64, Value, bitcast, cast, fabs, floor, fma, select, trunc
+from .base import FORMATS, function, rarely, sign_bit, to_bits, with_sign_of
 
 INF, NAN = float("inf"), float("nan")
 
@@ -172,6 +172,7 @@ def philox4x32_10(key0: Value, key1: Value, c0: Value, c1: Value, c2: Value, c3:
     for _ in range(10):
         p0 = cast(c0, U64) * PHILOX_MULTIPLIERS[0]
         p1 = cast(c2, U64) * PHILOX_MULTIPLIERS[1]
-        c0, c1, c2, c3 = (cast(p1 >> 32, U32) ^ c1 ^ key0, cast(p1, U32), cast(p0 >> 32, U32) ^ c3 ^ key1, cast(p0, U32))
+        c0, c2 = cast(p1 >> 32, U32) ^ c1 ^ key0, cast(p0 >> 32, U32) ^ c3 ^ key1
+        c1, c3 = cast(p1, U32), cast(p0, U32)
         key0, key1 = key0 + PHILOX_KEY_STEPS[0], key1 + PHILOX_KEY_STEPS[1]
     return c0, c1, c2, c3

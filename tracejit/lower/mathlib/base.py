@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..scalar import BOOL, F16, F32, F64, I32, I64, U32, U64, Complex, Value, bitcast, cast, exact, fabs, fma, select
+from ..scalar import F16, F32, F64, I32, I64, U32, U64, Complex, Value, bitcast, cast, exact, fma, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,15 @@ class Bound:
     note: str = field(default="", compare=False)
 
 
+Body = Callable[..., Any]
 BOUNDS: dict[str, Bound] = {}
-_COMPLEX: dict[str, Callable[..., Any]] = {}
+_COMPLEX: dict[str, Body] = {}
 
 
-def function(bound: Bound | None = None, native_half: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def function(bound: Bound | None = None, native_half: bool = False) -> Callable[[Body], Body]:
     """Declare a public function; `native_half`: the body handles float16 itself instead of going through float32."""
 
-    def declare(body: Callable[..., Any]) -> Callable[..., Any]:
+    def declare(body: Body) -> Body:
         name = body.__name__
         if bound is not None:
             BOUNDS[name] = bound
@@ -68,7 +69,7 @@ def function(bound: Bound | None = None, native_half: bool = False) -> Callable[
     return declare
 
 
-def complex_version(body: Callable[..., Any]) -> Callable[..., Any]:
+def complex_version(body: Body) -> Body:
     """Declare what the function of the same name does with `Complex` arguments."""
     _COMPLEX[body.__name__] = body
     return body
@@ -181,12 +182,3 @@ def rarely(cond: Value, slow: Value, fast: Value) -> Value:
     A target may branch around the statements that only feed the slow side of selects on one rare condition.
     """
     return cond.builder.emit("select", fast.dtype, (cond, slow, fast), ("rare",))
-
-
-def any_float(x: Value) -> bool:
-    return x.dtype.kind == "f"
-
-
-__all__ = ["BOOL", "BOUNDS", "Bound", "FORMATS", "Format", "any_float", "at_least", "at_most", "complex_version", "fabs",
-           "flip_sign", "function", "keep_zero", "nearest", "polynomial", "power_of_two", "rarely", "scale_by_power_of_two",
-           "sign_bit", "to_bits", "with_sign_of"]

@@ -8,25 +8,25 @@ Read next: `arithmetic.py`.
 
 from __future__ import annotations
 
-from ..scalar import F32, F64, Value, cast, fabs, fma, rint, select
+from ..scalar import F32, F64, Value, fabs, fma, rint, select
 from .base import Bound, function, polynomial, rarely, with_sign_of
-from .exponential import log, log_of_parts, log_special, split_any_exponent
+from .exponential import log, log1p_tail, log_of_parts, log_special, split_any_exponent
 from .trigonometric import COS, SIN
 
 INF, NAN = float("inf"), float("nan")
-PI = 3.141592653589793
+PI, EULER = 3.141592653589793, 0.5772156649015329
 HALF_LOG_2PI = 0.9189385332046727
 
-# log(gamma(2 + t)) / t on [-1/2, 1]; and what Stirling's formula leaves for x >= 8, times x, in 1 / x**2.
+# log(gamma(2 + t)) / t on [-0.586, 1]; and what Stirling's formula leaves for x >= 8, times x, in 1 / x**2.
 LGAMMA = {
-    F32: (0.42278433, 0.32246703, -0.06735204, 0.020581095, -0.0073867654, 0.0028868269, -0.001193366, 0.00053181895,
-          -0.00022795094, 5.62146e-05),
-    F64: (0.42278433509846713, 0.3224670334241132, -0.06735230105319603, 0.020580808427786618, -0.0073855510288170206,
-          0.0028905103307183856, -0.0011927539078431825, 0.0005096695228501324, -0.00022315481026285164,
-          9.945756844323379e-05, -4.4925864208629905e-05, 2.0506584938402016e-05, -9.440839433163867e-06,
-          4.3784020855375704e-06, -2.0378294683830325e-06, 9.451546993260392e-07, -4.4371952502954793e-07,
-          2.2310924724787115e-07, -1.1655041355756728e-07, 5.1209108194905167e-08, -1.454406718907214e-08,
-          1.8747229284156256e-09),
+    F32: (0.42278433, 0.3224669, -0.06735189, 0.020583834, -0.0073905075, 0.002871304, -0.0011671876, 0.0005514779,
+          -0.00028232552, 8.125673e-05),
+    F64: (0.42278433509846713, 0.32246703342411337, -0.06735230105319613, 0.020580808427765482, -0.007385551028794217,
+          0.002890510331494769, -0.001192753909055855, 0.0005096695104340049, -0.00022315478438653786,
+          9.945766501738959e-05, -4.4926135617337405e-05, 2.0506257892171932e-05, -9.439342006333668e-06,
+          4.378347375916705e-06, -2.0420236798417586e-06, 9.485994599968638e-07, -4.391103827430859e-07,
+          2.1505173427258015e-07, -1.1522122050583803e-07, 5.592372548512688e-08, -1.8184536609045447e-08,
+          2.7153414429846187e-09),
 }
 STIRLING = {
     F32: (0.083333306, -0.0027646483),
@@ -69,7 +69,7 @@ def _sin_cos_pi(x: Value) -> tuple[Value, Value]:
 
 @function(Bound(4, 4, (0, INF), note="for x < 0, absolute near the zeros"))
 def lgamma(x: Value) -> Value:
-    """log(abs(gamma(x))): log(gamma(2 + t)) and the logarithm of what shifts 2 + t to x; Stirling's formula for x >= 8."""
+    """log(abs(gamma(x))): log(gamma(2 + t)) and the logarithm of what shifts 2 + t to x, or Stirling's formula."""
     negative = x < 0
     a = select(negative, 1.0 - x, x)
     large, shift_down = a >= 8.0, a >= 3.0
@@ -79,15 +79,21 @@ def lgamma(x: Value) -> Value:
         step = y >= 3.0
         y = select(step, y - 1.0, y)
         product = select(step, product * y, product)
-    one, two = a >= 0.5, a >= 1.5
+    one, two = a >= 0.5, a >= 1.4140625
+    around_one = (a > 0.7109375) & ~two
     t = select(two, y - 2.0, select(one, a - 1.0, a))
     shifted = select(two, product, select(one, a, a * (a + 1.0)))
     argument = select(large, a, shifted)
     f, e = split_any_exponent(argument)
     log_minus = log_special(argument, log_of_parts(f, e, select(large, x.lift(-1.0), 0.0)))  # minus 1 for Stirling
-    near = fma(t, polynomial(t, LGAMMA[x.dtype]), select(shift_down, log_minus, -log_minus))
+    # Around the zero at 1, log(a) = t + tail: the two terms in t are added before they are rounded.
+    constant, *rest = LGAMMA[x.dtype]
+    slope = fma(t, polynomial(t, rest), select(around_one, x.lift(-EULER), constant))
+    shift = select(shift_down, log_minus, -select(around_one, log1p_tail(f), log_minus))
+    near = fma(t, slope, shift) + 0.0  # the zeros are +0
     inverse = 1.0 / a
-    stirling = fma(a - 0.5, log_minus, fma(inverse, polynomial(inverse * inverse, STIRLING[x.dtype]), HALF_LOG_2PI - 0.5))
+    correction = polynomial(inverse * inverse, STIRLING[x.dtype])
+    stirling = fma(a - 0.5, log_minus, fma(inverse, correction, HALF_LOG_2PI - 0.5))
     y = select(a < INF, select(large, stirling, near), a)
     sine, _ = _sin_cos_pi(x)
     reflected = select((sine == 0) | (x == -INF), INF, -log(fabs(sine)) - y)
