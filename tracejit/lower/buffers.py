@@ -11,7 +11,6 @@ Read next: `runtime/program.py` (who allocates by it).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,7 +90,7 @@ def assign(plan: Plan) -> Storage:
             if plan.buffers[b].role != "temp":
                 raise InternalError(f"buffer {b} is an {plan.buffers[b].role}, but not among the plan's")
             places[b] = Place("arena", 0)  # no step touches it
-    starts = {g.output: g.first for g in groups if g.output is not None}
+    starts = {g.output: (g.first, g.members[0]) for g in groups if g.output is not None}
     return Storage(tuple(p for p in places if p is not None), arena_bytes, arrays,
                    sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts))
 
@@ -207,19 +206,22 @@ def _aligned(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT
 
 
-def _reusable(plan: Plan, starts: dict[int, int]) -> dict[int, int]:
-    """Outputs that may be written over an input: alike, and once that has begun nothing reads the input or can fail."""
+def _reusable(plan: Plan, starts: dict[int, tuple[int, int]]) -> dict[int, int]:
+    """Outputs that may be written over an input: alike, and once that has begun nothing reads the input or can fail.
+
+    `starts`: for each output buffer, the first step that writes its memory, and the buffer it writes there.
+    """
     last_read = {b: s for s, step in enumerate(plan.steps) for b in reads_of(step)}
     last_failure = max((s for s, step in enumerate(plan.steps) if _can_fail(step)), default=-1)
     found: dict[int, int] = {}
     for position, b in enumerate(plan.outputs):
-        start = starts.get(b, -1)
+        start, first = starts.get(b, (-1, b))
         if plan.buffers[b].role != "output" or plan.outputs.count(b) > 1 or last_failure >= start:
             continue
         for given, i in enumerate(plan.inputs):
             if (given not in found.values() and plan.inputs.count(i) == 1 and i not in plan.outputs
                     and _alike(plan.buffers[i], plan.buffers[b])
-                    and _unread_from(plan, last_read.get(i, -1), start, i, b)):
+                    and _unread_from(plan, last_read.get(i, -1), start, i, first)):
                 found[position] = given
                 break
     return found
@@ -274,15 +276,12 @@ def verify(plan: Plan, storage: Storage) -> None:
         alive = {b: last for b, last in alive.items() if last > s}
     for position, given in storage.reusable.items():
         b, i = plan.outputs[position], plan.inputs[given]
-        start = min(_first_writes(plan, (x for x, p in enumerate(storage.places) if p == storage.places[b])))
+        writes = [(s, w) for s, step in enumerate(plan.steps) for w in writes_of(step)
+                  if storage.places[w] == storage.places[b]]
+        start, first = min(writes, default=(len(plan.steps), b))
         reads = [s for s, step in enumerate(plan.steps) if i in reads_of(step)]
-        if i in plan.outputs or not _unread_from(plan, max(reads, default=-1), start, i, b):
+        if i in plan.outputs or not _unread_from(plan, max(reads, default=-1), start, i, first):
             raise InternalError(f"output {position} must not be written over input {given}, which is still in use")
-
-
-def _first_writes(plan: Plan, buffers: Iterable[int]) -> Iterable[int]:
-    wanted = set(buffers)
-    return [s for s, step in enumerate(plan.steps) if wanted & set(writes_of(step))] or [len(plan.steps)]
 
 
 def _overlap(plan: Plan, storage: Storage, a: int, b: int) -> bool:
