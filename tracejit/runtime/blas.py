@@ -49,7 +49,7 @@ class _Constants:
 
     def put(self, value: bytes) -> int:
         at, self.used = self.used, self.used + 16
-        self.memory[at: at + len(value)] = value  # type: ignore[assignment]
+        ctypes.memmove(ctypes.addressof(self.memory) + at, value, len(value))
         return ctypes.addressof(self.memory) + at
 
     def integer(self, n: int) -> int:
@@ -102,9 +102,11 @@ def blas_call(step: Gemm) -> BlasCall:
 
 def _operand(step: Gemm, view: View, rows: int, columns: int) -> tuple[bytes, int]:
     """How BLAS sees a matrix that is to enter transposed: "N" where its rows are contiguous; and its stride."""
+    if not rows or not columns:
+        return b"N", max(columns, 1)
     row, column = view.strides[-2:]
-    if (column == 1 or columns <= 1) and (rows <= 1 or row >= max(1, columns)):
-        return b"N", max(row, columns, 1) if rows > 1 else max(columns, 1)
-    if (row == 1 or rows <= 1) and (columns <= 1 or column >= max(1, rows)):
-        return b"T", max(column, rows, 1) if columns > 1 else max(rows, 1)
+    if (column == 1 or columns == 1) and (rows == 1 or row >= columns):
+        return b"N", row if rows > 1 else columns
+    if (row == 1 or rows == 1) and (columns == 1 or column >= rows):
+        return b"T", column if columns > 1 else rows
     raise InternalError(f"a ({rows}, {columns}) matrix with strides ({row}, {column}) is not for BLAS ({step.where})")

@@ -24,7 +24,7 @@ from llvmlite import ir
 
 from tracejit import config
 from tracejit.runtime.build import native_module
-from tracejit.runtime.native import Code, Variable, Word
+from tracejit.runtime.native import Code, Number, Variable, Word
 
 SPIN = 50_000  # nanoseconds a worker looks for the next launch before it sleeps
 _CALLER_SPIN = 20_000  # nanoseconds a caller looks for the last chunks to finish before it sleeps
@@ -188,7 +188,7 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
     with f.when(Word(f, f.builder.not_(got.value))):
         run_alone()
     chunks = (items + chunk - 1) // chunk
-    values = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks, _WAITING: 0, _DONE: 0}
+    values: dict[int, Number] = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks, _WAITING: 0, _DONE: 0}
     for index, value in values.items():
         f.store_shared(pool, index, value)
     f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | chunks)
