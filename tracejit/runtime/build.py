@@ -195,8 +195,10 @@ def _numba_object_code(compile_it: Callable[[], Any]) -> bytes:
     """
     from numba.core import config as numba_config
     from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
 
     with global_compiler_lock:
+        cpu_target.target_context.codegen()  # Numba's code generator, which must start with Numba's own setting
         level = numba_config.OPT
         numba_config.OPT = type(level)(0)
         try:
