@@ -1,7 +1,7 @@
 """Constructors of ops: each takes one declaration and gives the public function (its op is `.op`).
 
-In: everything about one primitive. Out: an `Op` record, its public function (conversion, promotion and broadcasting at the
-door, so that the IR stays strict), the Tensor operator or method, and the NumPy function it stands for.
+In: everything about one primitive. Out: an `Op` record, its public function (conversion, promotion and broadcasting at
+the door, so that the IR stays strict), the Tensor operator or method, and the NumPy function it stands for.
 
     elementwise   same shape in and out; `scalar` rule; `partials`
     source        makes values from coordinates; `scalar(at, ...)`
@@ -15,7 +15,9 @@ Read next: `elementwise.py` for examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.ir import Kind, Node, Op, Reduction, Type
 from tracejit.quiet import quietly
-from tracejit.tensor import NUMPY_FUNCTIONS, Number, Tensor, apply, state, to_array, wrap
+from tracejit.tensor import NUMPY_FUNCTIONS, Number, Tensor, apply, owned, state, to_array, wrap
 
 # A dtype rule: common dtype after promotion -> (dtype the inputs are cast to, dtype of the result).
 DtypeRule = Callable[[np.dtype], tuple[np.dtype, np.dtype]]
@@ -38,6 +40,13 @@ def same(d: np.dtype) -> tuple[np.dtype, np.dtype]:
 def numeric(d: np.dtype) -> tuple[np.dtype, np.dtype]:
     """Result like the inputs; bool becomes the default int (as Python's True + True)."""
     d = dtypes.default_int() if d.kind == "b" else d
+    return d, d
+
+
+def arithmetic(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """As same; bool is refused, as NumPy does for a difference."""
+    if d.kind == "b":
+        raise TypeError("bool is not supported; use ^ or logical_xor, or cast to an integer dtype")
     return d, d
 
 
@@ -83,12 +92,26 @@ def real_ordered(d: np.dtype) -> tuple[np.dtype, np.dtype]:
     return d, d
 
 
-# -- conversion and promotion at the door -------------------------------------------------------------------------------
+def real_numeric(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """As numeric; complex is refused."""
+    return numeric(real_ordered(d)[0])
+
+
+def real_test(d: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """As boolean; complex is refused."""
+    return real_ordered(d)[0], dtypes.bool_
+
+
+NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
+
+
+# -- conversion and promotion at the door ------------------------------------------------------------------------------
 _PYTHON_NUMBERS = (bool, int, float, complex)
+_PYTHON_DTYPES = {"b": dtypes.bool_, "i": dtypes.int64, "f": dtypes.float64, "c": dtypes.complex128}
 
 
 def as_tensor(x: Any, dtype: Any = None) -> Tensor:
-    """A Tensor for any array-like: Tensors and Variables pass through, arrays keep their dtype, Python numbers get the default."""
+    """A Tensor for any array-like: Tensors pass through, arrays keep their dtype, Python numbers get the default."""
     if isinstance(x, Tensor):
         return x if dtype is None else cast(x, dtype)
     if state.trace is not None:
@@ -121,7 +144,9 @@ def constant_tensor(array: np.ndarray) -> Tensor:
 
 
 def _holds_tensor(x: Any) -> bool:
-    return isinstance(x, Tensor) or hasattr(x, "__tensor__") or (isinstance(x, (list, tuple)) and any(map(_holds_tensor, x)))
+    if isinstance(x, (list, tuple)):
+        return any(map(_holds_tensor, x))
+    return isinstance(x, Tensor) or hasattr(x, "__tensor__")
 
 
 # Set by `functions.py`, which knows how to stack (lists that hold tensors become one tensor).
@@ -164,7 +189,7 @@ def broadcast_shape(name: str, shapes: Sequence[tuple[int, ...]], types: Sequenc
 
 
 def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) -> tuple[list[Any], np.dtype, bool]:
-    """Operands with promotion decided: Tensors of the input dtype, Python numbers as they are; that dtype; whether all are weak.
+    """Operands with promotion decided: Tensors of the input dtype, Python numbers as they are; that dtype; all weak?
 
     The first `booleans` operands are conditions: they become bool and take no part in promotion.
     """
@@ -181,7 +206,7 @@ def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) 
         operands.append(x)
     all_weak = not strong and any(isinstance(x, Number) for x in operands)
     if all_weak:  # arithmetic among traced Python numbers is done in Python's own precision
-        common = {"b": dtypes.bool_, "i": dtypes.int64, "f": dtypes.float64, "c": dtypes.complex128}[max(weak, key="bifc".index)]
+        common = _PYTHON_DTYPES[max(weak, key="bifc".index)]
     else:
         common = dtypes.result_dtype(strong, weak)
     try:
@@ -189,29 +214,52 @@ def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) 
     except TypeError as error:
         kinds = ", ".join(str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in operands)
         raise TypeError(f"{name}: {error} (operands: {kinds})") from None
+    if rule is boolean and wanted.kind in "iu":
+        operands, wanted = _comparable(operands, wanted)
     for k, x in enumerate(operands):
         dtype = dtypes.bool_ if k < booleans else wanted
         if isinstance(x, Tensor):
             operands[k] = cast(x, dtype)
-        elif dtype.kind in "iu" and isinstance(x, int) and not (np.iinfo(dtype).min <= x <= np.iinfo(dtype).max):
+        elif dtype.kind in "iu" and not _fits(x, dtype):
             raise OverflowError(f"{name}: Python integer {x} is out of bounds for {dtype}")
     return operands, wanted, all_weak
 
 
-def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) -> Tensor:
+def _fits(x: Any, dtype: np.dtype) -> bool:
+    info = np.iinfo(dtype)
+    return info.min <= x <= info.max
+
+
+def _comparable(operands: list[Any], dtype: np.dtype) -> tuple[list[Any], np.dtype]:
+    """Operands of a comparison of integers: one with a Python integer beyond `dtype` has an answer all the same."""
+    outside = [x for x in operands if not isinstance(x, Tensor) and not _fits(x, dtype)]
+    if not outside:
+        return operands, dtype
+    if all(_fits(x, dtypes.int64) for x in outside) and dtype != dtypes.uint64:
+        return operands, dtypes.int64
+    # every value of `dtype` lies on one side of such a number
+    beyond = [x if isinstance(x, Tensor) or _fits(x, dtype) else math.copysign(math.inf, x) for x in operands]
+    return beyond, dtypes.float64
+
+
+def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int = 0,
+                     attrs: Mapping[str, Any] = NO_ATTRS) -> Tensor:
     """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own."""
     operands, dtype, all_weak = convert(op.name, args, rule, booleans)
     shape = broadcast_shape(op.name, [x.shape if isinstance(x, Tensor) else () for x in operands],
                             [x.dtype if isinstance(x, Tensor) else type(x).__name__ for x in operands])
+    wanted = [dtypes.bool_] * booleans + [dtype] * (len(operands) - booleans)
     if not state.active:
-        arrays = [x._value if isinstance(x, Tensor) else np.asarray(x, dtypes.bool_ if k < booleans else dtype)
-                  for k, x in enumerate(operands)]
-        result = quietly(op.eager, *arrays)
-        return wrap(result if type(result) is np.ndarray else np.asarray(result))
-    tensors = [broadcast_to(x, shape) if isinstance(x, Tensor) else full(x, shape, dtypes.bool_ if k < booleans else dtype)
-               for k, x in enumerate(operands)]
-    out = apply(op, tensors, {})
+        arrays = [x._value if isinstance(x, Tensor) else quietly(np.asarray, x, d) for x, d in zip(operands, wanted)]
+        return _wrapped(quietly(op.eager, *arrays, **attrs))
+    tensors = [broadcast_to(x, shape) if isinstance(x, Tensor) else full(x, shape, d) for x, d in zip(operands, wanted)]
+    out = apply(op, tensors, attrs)
     return as_number(out) if all_weak else out
+
+
+def _wrapped(result: Any) -> Tensor:
+    """A Tensor on what a NumPy function gave (a 0-d result is a NumPy scalar)."""
+    return wrap(result if type(result) is np.ndarray else np.asarray(result))
 
 
 def as_number(x: Tensor) -> Tensor:
@@ -222,61 +270,74 @@ def as_number(x: Tensor) -> Tensor:
 
 
 # -- constructors ------------------------------------------------------------------------------------------------------
-def publish(function: Callable[..., Any], op: Op, *, numpy: Any = None, dunder: str = "", method: str | bool = False) -> Callable[..., Any]:
-    """Name a public function, and attach it where users look for it: operator, method, NumPy function."""
+Numpy = Any  # a NumPy function or ufunc, a tuple of them; (ufunc, "reduce") is the reduction of one
+
+
+def publish(function: Callable[..., Any], op: Op, *, numpy: Numpy = None, dunder: str = "",
+            method: str | bool = False) -> Callable[..., Any]:
+    """Name the public function of an op, and attach it where users look for it: operator, method, NumPy function."""
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = function.__doc__ or op.doc
     function.op = op  # type: ignore[attr-defined]
+    return expose(function, numpy=numpy, dunder=dunder, method=method)
+
+
+def expose(function: Callable[..., Any], *, numpy: Numpy = None, dunder: str = "",
+           method: str | bool = False) -> Callable[..., Any]:
+    """Attach a public function where users look for it; `method` may be another name than the function's."""
     for f in numpy if isinstance(numpy, tuple) else () if numpy is None else (numpy,):
         NUMPY_FUNCTIONS[f] = function
     if dunder:
         _attach_operator(dunder, function)
     if method:
-        setattr(Tensor, method if isinstance(method, str) else op.name, function)
+        setattr(Tensor, method if isinstance(method, str) else function.__name__, function)
     return function
 
 
-def composite(numpy: Any = None, method: str | bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Attach a function made of ops where users look for it: as a Tensor method, and in place of NumPy functions."""
-
-    def attach(function: Callable[..., Any]) -> Callable[..., Any]:
-        for f in numpy if isinstance(numpy, tuple) else () if numpy is None else (numpy,):
-            NUMPY_FUNCTIONS[f] = function
-        if method:
-            setattr(Tensor, method if isinstance(method, str) else function.__name__, function)
-        return function
-
-    return attach
+def composite(*, numpy: Numpy = None, method: str | bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As a decorator, `expose` for a function made of ops."""
+    return lambda function: expose(function, numpy=numpy, method=method)
 
 
-_REFLECTED = frozenset("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split())
+_IN_PLACE = frozenset("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split())
+_REFLECTED = _IN_PLACE | {"divmod"}
+_UNARY = frozenset("neg pos abs invert round floor ceil trunc".split())
+
+
+def _is_operand(x: Any) -> bool:
+    """Whether an operator takes `x`; for others Python asks the other operand's class."""
+    return isinstance(x, (Tensor, *_PYTHON_NUMBERS, np.ndarray, np.generic, list, tuple)) or hasattr(x, "__tensor__")
 
 
 def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
-    def operand(x: Any) -> bool:
-        return isinstance(x, (Tensor, *_PYTHON_NUMBERS, np.ndarray, np.generic, list, tuple)) or hasattr(x, "__tensor__")
-
-    if dunder in ("neg", "pos", "abs", "invert"):
+    if dunder in _UNARY:
         setattr(Tensor, f"__{dunder}__", function)
         return
+    quick = getattr(function, "quick", lambda slow: slow)  # the short cut for plain tensors, see `_quick_binary`
 
     def forward(self: Tensor, other: Any) -> Any:
-        return function(self, other) if type(other) is Tensor or operand(other) else NotImplemented
+        return function(self, other) if _is_operand(other) else NotImplemented
 
-    setattr(Tensor, f"__{dunder}__", forward)
+    setattr(Tensor, f"__{dunder}__", quick(forward))
     if dunder in _REFLECTED:
         def reflected(self: Tensor, other: Any) -> Any:
-            return function(other, self) if operand(other) else NotImplemented
+            return function(other, self) if _is_operand(other) else NotImplemented
 
+        setattr(Tensor, f"__r{dunder}__", reflected)
+    if dunder in _IN_PLACE:
         def augmented(self: Tensor, other: Any) -> Any:
-            result = function(self, other)
+            result = forward(self, other)
+            if result is NotImplemented:
+                return result
+            lost = f"{function.__name__}: a result of shape {result.shape}, {result.dtype} does not fit in place into"
             if result.shape != self.shape:
-                raise ValueError(f"{function.__name__}: result of shape {result.shape} does not fit in place into {self.shape}")
+                raise ValueError(f"{lost} {self.shape}, {self.dtype}")
+            if not self._weak and not np.can_cast(result.dtype, self.dtype, "same_kind"):
+                raise TypeError(f"{lost} {self.shape}, {self.dtype}")
             rebind(self, result if self._weak else cast(result, self.dtype))
             return self
 
-        setattr(Tensor, f"__r{dunder}__", reflected)
-        setattr(Tensor, f"__i{dunder}__", augmented)
+        setattr(Tensor, f"__i{dunder}__", getattr(function, "in_place", lambda slow: slow)(augmented))
 
 
 def rebind(handle: Tensor, value: Tensor) -> None:
@@ -287,16 +348,19 @@ def rebind(handle: Tensor, value: Tensor) -> None:
 
 
 def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity: int, scalar: Callable[..., Any],
-                partials: Callable[..., Any] | None = None, vjp: Callable[..., Any] | None = None, doc: str = "", domain: Any = None,
-                cost: int = 1, booleans: int = 0, numpy: Any = None, dunder: str = "", method: str | bool = False) -> Callable[..., Any]:
+                partials: Callable[..., Any] | None = None, vjp: Callable[..., Any] | None = None,
+                jvp: Callable[..., Any] | None = None, doc: str = "", domain: Any = None, cost: int = 1,
+                booleans: int = 0, numpy: Numpy = None, dunder: str = "",
+                method: str | bool = False) -> Callable[..., Any]:
     """Declare an elementwise op of `arity` inputs.
 
-    eager: NumPy ufunc-like on arrays of the input dtype. scalar: the same over scalar values. partials(y, *xs): derivative of y
-    by each input (a tuple, or one value if arity is 1; None for no derivative; a Python number for a constant one). For
-    a non-holomorphic complex function give `vjp(g, y, *xs)` instead.
+    eager: NumPy ufunc-like on arrays of the input dtype. scalar: the same over scalar values. partials(y, *xs): derivative
+    of y by each input (a tuple, or one value if arity is 1; None for no derivative; a Python number for a constant one).
+    For a non-holomorphic complex function give `vjp(g, y, *xs)` and `jvp(tangents, y, *xs)` instead. Attributes, if any,
+    reach eager, scalar and the derivatives by name; `call_elementwise` passes them.
     """
 
-    def infer(*types: Type) -> Type:
+    def infer(*types: Type, **attrs: Any) -> Type:
         if len(types) != arity:
             raise TypeError(f"{name} takes {arity} inputs, got {len(types)}")
         rest = types[booleans:]
@@ -310,33 +374,85 @@ def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity
             raise TypeError(f"{name}: inputs have dtypes {', '.join(str(t.dtype) for t in types)}, wanted {wanted}")
         return Type(types[0].shape, result)
 
-    rule = vjp if vjp is not None else (_vjp_of_partials(partials) if partials is not None else None)
-    op = Op(name, "elementwise", infer, eager, doc, scalar=scalar, vjp=rule, jvp=_jvp_of_partials(partials) if partials else None,
-            domain=domain, cost=cost)
-    # dtype kinds for which NumPy on its own gives what the rule says
-    natural = frozenset(d for d in dtypes.ALL if _natural(dtype, d))
+    if partials is not None:
+        vjp, jvp = vjp or _vjp_of_partials(partials), jvp or _jvp_of_partials(partials)
+    op = Op(name, "elementwise", infer, eager, doc, scalar=scalar, vjp=vjp, jvp=jvp, domain=domain, cost=cost)
+    natural = frozenset(d for d in dtypes.ALL if _natural(dtype, d))  # dtypes that NumPy need not be told about
 
+    def slow(*xs: Any) -> Tensor:
+        if len(xs) != arity:
+            raise TypeError(f"{name}() takes {arity} arguments, got {len(xs)}")
+        return call_elementwise(op, xs, dtype, booleans)
+
+    function = slow
     if arity == 1:
-        def function(x: Any, /) -> Tensor:
-            if not state.active and type(x) is Tensor and x._value.dtype in natural:
-                result = quietly(eager, x._value)
-                return wrap(result if type(result) is np.ndarray else np.asarray(result))
-            return call_elementwise(op, (x,), dtype, booleans)
-    elif arity == 2 and not booleans:
-        def function(x1: Any, x2: Any, /) -> Tensor:
-            if not state.active and type(x1) is Tensor and type(x2) is Tensor:
-                a, b = x1._value, x2._value
-                if a.dtype is b.dtype and a.dtype in natural and a.shape == b.shape:
-                    result = quietly(eager, a, b)
-                    return wrap(result if type(result) is np.ndarray else np.asarray(result))
-            return call_elementwise(op, (x1, x2), dtype, booleans)
-    else:
-        def function(*xs: Any) -> Tensor:
-            if len(xs) != arity:
-                raise TypeError(f"{name}() takes {arity} arguments, got {len(xs)}")
-            return call_elementwise(op, xs, dtype, booleans)
-
+        function = _quick_unary(eager, natural, slow)
+    elif arity == 2 and isinstance(eager, np.ufunc):
+        function = _quick_binary(eager, natural, slow)
+        function.quick = lambda slow: _quick_binary(eager, natural, slow)  # type: ignore[attr-defined]
+        function.in_place = lambda slow: _quick_in_place(eager, natural, slow)  # type: ignore[attr-defined]
     return publish(function, op, numpy=numpy, dunder=dunder, method=method)
+
+
+# The short cuts: plain tensors of a dtype that NumPy treats as we do, while nothing records. Everything else is `slow`.
+def _quick_unary(eager: Callable[..., Any], natural: frozenset[np.dtype],
+                 slow: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def function(x: Any, /) -> Tensor:
+        if not state.active and type(x) is Tensor and x._value.dtype in natural:
+            return _wrapped(quietly(eager, x._value))
+        return slow(x)
+
+    return function
+
+
+def _literals(natural: frozenset[np.dtype]) -> dict[type, frozenset[np.dtype]]:
+    """For each type of operand, the dtypes of the other that NumPy keeps (Python numbers are weak there too)."""
+    kinds = {float: "fc", int: "iufc", complex: "c"}
+    return {t: frozenset(d for d in natural if d.kind in kept) for t, kept in kinds.items()}
+
+
+def _quick_binary(ufunc: np.ufunc, natural: frozenset[np.dtype], slow: Callable[..., Any]) -> Callable[..., Any]:
+    literals, none = _literals(natural), frozenset[np.dtype]()
+
+    def function(x1: Any, x2: Any, /) -> Any:
+        if not state.active and type(x1) is Tensor:
+            a = x1._value
+            if type(x2) is Tensor:
+                b = x2._value
+                suits = a.dtype is b.dtype and a.dtype in natural
+            else:
+                b = x2
+                suits = a.dtype in literals.get(type(x2), none)
+            if suits:
+                try:
+                    result = quietly(ufunc, a, b)
+                except (ValueError, OverflowError):  # a clearer message comes from the long way
+                    return slow(x1, x2)
+                return wrap(result if type(result) is np.ndarray else np.asarray(result))
+        return slow(x1, x2)
+
+    return function
+
+
+def _quick_in_place(ufunc: np.ufunc, natural: frozenset[np.dtype], slow: Callable[..., Any]) -> Callable[..., Any]:
+    """`t += x` without a new buffer, where `t` is the only owner of its old one."""
+    literals, none = _literals(natural), frozenset[np.dtype]()
+
+    def augmented(self: Tensor, other: Any) -> Any:
+        if type(self) is Tensor and owned(self):
+            a = self._value
+            if type(other) is Tensor:
+                b = other._value
+                suits = a.dtype is b.dtype and a.dtype in natural and a.shape == b.shape
+            else:
+                b = other
+                suits = a.dtype in literals.get(type(other), none)
+            if suits and (b is not other or type(b) is not int or a.dtype.kind in "fc" or _fits(b, a.dtype)):
+                quietly(ufunc, a, b, out=a)
+                return self
+        return slow(self, other)
+
+    return augmented
 
 
 def _natural(rule: DtypeRule, d: np.dtype) -> bool:
@@ -350,7 +466,8 @@ def _vjp_of_partials(partials: Callable[..., Any]) -> Callable[..., Any]:
     """Cotangent of each input: g times the conjugate of its partial derivative, an exact zero winning (`mul_zero`)."""
 
     def vjp(g: Tensor, y: Tensor, *xs: Tensor, **attrs: Any) -> tuple[Tensor | None, ...]:
-        return tuple(None if p is None else scaled(g, p, x) for p, x in zip(_tuple(partials(y, *xs, **attrs)), xs, strict=True))
+        by = _tuple(partials(y, *xs, **attrs))
+        return tuple(None if p is None else scaled(g, p, x) for p, x in zip(by, xs, strict=True))
 
     return vjp
 
@@ -360,7 +477,8 @@ def _jvp_of_partials(partials: Callable[..., Any]) -> Callable[..., Any]:
         total: Tensor | None = None
         for p, t in zip(_tuple(partials(y, *xs, **attrs)), tangents, strict=True):
             if p is not None and t is not None:
-                term = t if isinstance(p, (int, float)) and p == 1 else MUL_ZERO(t, p)
+                constant = isinstance(p, (int, float))
+                term = t if constant and p == 1 else t * p if constant else MUL_ZERO(t, p)  # type: ignore[operator]
                 total = term if total is None else total + term  # type: ignore[operator]
         return total
 
@@ -382,13 +500,16 @@ def _tuple(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce: Reduction, vjp: Callable[..., Any] | None = None,
-              linear: bool = False, nonempty: bool = False, doc: str = "", domain: Any = None, numpy: Any = None,
+def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce: Reduction,
+              vjp: Callable[..., Any] | None = None, jvp: Callable[..., Any] | None = None, linear: bool = False,
+              nonempty: bool = False, identity: Any = None, combine: Callable[..., Any] | None = None,
+              accumulates: bool = False, doc: str = "", domain: Any = None, numpy: Numpy = None,
               method: bool = True) -> Callable[..., Any]:
     """Declare a reduction over `axis` (None, an int or a tuple), with keepdims at the public function only.
 
     vjp(g, y, x, axis): g and y have the reduced shape. linear: the tangent is the reduction of the tangent.
-    nonempty: an empty axis has no value (max, argmin): ValueError.
+    nonempty: an empty axis has no value (max, argmin): ValueError. identity: the value that `where=` puts in place of
+    masked elements (None: not supported); combine: how `initial=` joins. accumulates: the public function takes `dtype=`.
     """
 
     def infer(x: Type, *, axis: tuple[int, ...]) -> Type:
@@ -400,39 +521,65 @@ def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce:
             raise TypeError(f"{name}: input has dtype {x.dtype}, wanted {wanted}")
         if list(axis) != sorted(set(axis)) or any(not 0 <= a < x.ndim for a in axis):
             raise ValueError(f"{name}: axis {axis} is out of range for shape {x.shape}")
-        if nonempty and x.size == 0 and any(x.shape[a] == 0 for a in axis):
+        if nonempty and any(x.shape[a] == 0 for a in axis):
             raise ValueError(f"{name}: an empty axis of shape {x.shape} has no value")
         return Type(tuple(n for a, n in enumerate(x.shape) if a not in axis), result)
 
-    jvp = None
     if linear:
         def jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, axis: tuple[int, ...]) -> Tensor:
             return apply(op, (tangents[0],), {"axis": axis})
 
     op = Op(name, "reduction", infer, eager, doc, reduce=reduce, vjp=vjp, jvp=jvp, domain=domain)
+    rule = dtype
 
-    def function(x: Any, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
-        t = as_tensor(x)
-        t = cast(t, dtypes.default_of(t.dtype.kind)) if t._weak else t
+    def run(x: Any, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Tensor:
+        if out is not None:
+            raise TypeError(f"{name}: tensors are values, so out= is not supported; assign the result")
+        t = strong(x)
         if dtype is not None:
             t = cast(t, dtype)
-        return reduce_with(op, rule, t, axis, keepdims)
+        if where is not None and where is not True:
+            if identity is None or (nonempty and initial is None):
+                raise ValueError(f"{name}: where= {'needs initial=' if identity is not None else 'is not supported'}")
+            t = WHERE(where, t, identity(t.dtype) if nonempty else identity)
+        if initial is None or combine is None:
+            return reduce_with(op, rule, t, axis, keepdims)
+        if nonempty and t.size == 0:
+            t = _padded(t, identity(t.dtype), axis)
+        return combine(reduce_with(op, rule, t, axis, keepdims), initial)
 
-    rule = dtype
+    if accumulates:
+        def function(x: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False,
+                     initial: Any = None, where: Any = None) -> Tensor:
+            return run(x, axis, dtype, out, keepdims, initial, where)
+    elif combine is not None:
+        def function(x: Any, axis: Any = None, out: None = None, keepdims: bool = False,  # type: ignore[misc]
+                     initial: Any = None, where: Any = None) -> Tensor:
+            return run(x, axis, None, out, keepdims, initial, where)
+    else:
+        def function(x: Any, axis: Any = None, out: None = None, keepdims: bool = False, *,  # type: ignore[misc]
+                     where: Any = None) -> Tensor:
+            return run(x, axis, None, out, keepdims, None, where)
+
     return publish(function, op, numpy=numpy, method=method)
 
 
+def _padded(t: Tensor, value: Any, axis: Any) -> Tensor:
+    """A tensor of identities in place of an empty one, so that an `initial` value alone decides."""
+    axes = normalize_axes("reduction", axis, t.ndim)
+    return full(value, tuple(max(n, 1) if a in axes else n for a, n in enumerate(t.shape)), t.dtype)
+
+
 def reduce_with(op: Op, rule: DtypeRule, t: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    """Cast, normalise `axis`, apply, restore dims."""
+    """Cast, normalise `axis`, apply, restore dims. A float16 that was widened for the sum is narrowed again."""
     try:
-        t = cast(t, rule(t.dtype)[0])
+        wide = cast(t, rule(t.dtype)[0])
     except TypeError as error:
         raise TypeError(f"{op.name}: {error}") from None
     axes = normalize_axes(op.name, axis, t.ndim)
-    if not axes and axis is not None and op.reduce is not None:  # reducing over no axis still maps elements
-        out = apply(op, (t,), {"axis": ()})
-    else:
-        out = apply(op, (t,), {"axis": axes})
+    out = apply(op, (wide,), {"axis": axes})
+    if t.dtype == dtypes.float16 and wide.dtype != t.dtype:
+        out = cast(out, t.dtype)
     if keepdims:
         shape = tuple(1 if a in axes else n for a, n in enumerate(t.shape))
         out = apply(RESHAPE, (out,), {"shape": shape})
@@ -461,9 +608,9 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
     return a % ndim
 
 
-def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callable[..., Any], doc: str = "", scalar: Any = None,
-              index: Any = None, transpose: Any = None, vjp: Any = None, jvp: Any = None, domain: Any = None,
-              stateful: bool = False, cost: int = 1) -> Op:
+def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callable[..., Any], doc: str = "",
+              scalar: Any = None, index: Any = None, transpose: Any = None, vjp: Any = None, jvp: Any = None,
+              domain: Any = None, stateful: bool = False, cost: int = 1) -> Op:
     """Declare a source, movement, indexing or library op; its public function is written beside it.
 
     transpose(g, *types, **attrs): for a movement op linear in each input, the cotangent of each input (tuple, or one).
@@ -476,7 +623,8 @@ def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callab
             moved = [full(0, x.shape, x.dtype) if t is None else t for t, x in zip(tangents, xs, strict=True)]
             return apply(op, moved, attrs)
 
-    op = Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain, stateful=stateful, cost=cost)
+    op = Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain,
+            stateful=stateful, cost=cost)
     return op
 
 
@@ -485,14 +633,16 @@ def is_traced(x: Any) -> bool:
 
 
 # Ops that the door itself needs; declared in their own files, which call `provide`.
-CAST: Op
-FULL: Op
-BROADCAST: Op
-RESHAPE: Op
-MUL_ZERO: Callable[..., Tensor]
-SUM: Callable[..., Tensor]
-CONJ: Callable[..., Tensor]
-REAL: Callable[..., Tensor]
+CAST: Op = None  # type: ignore[assignment]
+FULL: Op = None  # type: ignore[assignment]
+BROADCAST: Op = None  # type: ignore[assignment]
+RESHAPE: Op = None  # type: ignore[assignment]
+MUL_ZERO: Callable[..., Tensor] = None  # type: ignore[assignment]
+SUM: Callable[..., Tensor] = None  # type: ignore[assignment]
+ALL: Callable[..., Tensor] = None  # type: ignore[assignment]
+WHERE: Callable[..., Tensor] = None  # type: ignore[assignment]
+CONJ: Callable[..., Tensor] = None  # type: ignore[assignment]
+REAL: Callable[..., Tensor] = None  # type: ignore[assignment]
 
 
 def provide(**found: Any) -> None:
