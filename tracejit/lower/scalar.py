@@ -106,7 +106,8 @@ SCALAR_OPS: dict[str, ScalarOp] = {
                                          for v in x.ravel().tolist()], x.dtype).reshape(x.shape),
                      "integers: number of leading zero bits; all bits for 0"),
     "popcount": ScalarOp(lambda x: np.bitwise_count(x).astype(x.dtype), "integers: number of one bits"),
-    "select": ScalarOp(np.where, "args=(cond, if true, if false)"),
+    "select": ScalarOp(np.where, "args=(cond, if true, if false); attrs=('rare',): cond is almost never true in "
+                                 "any lane, so a target may branch around what only feeds the true side"),
     "cast": ScalarOp(None, "to the statement's dtype, as C; to bool: x != 0; float to int of values out of range gives some int"),
     "bitcast": ScalarOp(None, "same bits, another dtype of the same width"),
 }
@@ -452,5 +453,10 @@ def interpret(f: Callable[..., Any], *arrays: np.ndarray) -> Any:
         if i not in values:
             values[i] = evaluate_stmt(stmt, [values[a] for a in stmt.args])
     if isinstance(out, Complex):
-        return values[out.re.index] + 1j * values[out.im.index]
+        re, im = np.broadcast_arrays(values[out.re.index], values[out.im.index])
+        pairs = np.empty(re.shape, out.dtype)
+        pairs.real, pairs.imag = re, im
+        return pairs
+    if isinstance(out, tuple):
+        return tuple(values[v.index] for v in out)
     return values[out.index]

@@ -8,6 +8,7 @@ Read next: `base.py`, then `exponential.py`, `trigonometric.py`, `hyperbolic.py`
 `arithmetic.py`, `complex.py`.
 """
 
+from . import complex as _complex  # noqa: F401  (declares what the functions do with complex numbers)
 from .arithmetic import (
     copysign,
     floor_divide,

@@ -260,6 +260,7 @@ def atan2(y: Value, x: Value) -> Value:
     ratio = select(steep, b, a) / select(steep, a, b)
     ratio = select(a == b, select(a == 0, x.lift(0.0), 1.0), ratio)  # two zeros, two infinities
     p = _atan_of_unit(ratio)
-    p = select(steep, _from_half_pi(p), p)
-    pi = HALF_PI_HI[x.dtype] * 2, HALF_PI_LO[x.dtype] * 2
-    return with_sign_of(select(to_bits(x) < 0, (pi[1] - p) + pi[0], p), y)
+    left = to_bits(x) < 0
+    from_pi = (HALF_PI_LO[x.dtype] * 2 - p) + HALF_PI_HI[x.dtype] * 2
+    flat = select(left, from_pi, p)
+    return with_sign_of(select(steep, _from_half_pi(select(left, -p, p)), flat), y)
