@@ -29,6 +29,10 @@ class LeakedTracerError(TracerError):
     """A traced value was used after its trace had ended."""
 
 
+class GradientError(TraceJitError, ValueError):
+    """A gradient was asked for where none can be had."""
+
+
 def user_line(skip: int = 1) -> str:
     """`file:line` of the innermost frame outside this package; "" if there is none."""
     frame = sys._getframe(skip)

@@ -1,0 +1,119 @@
+"""Graphs of derivatives: the pullback of a graph, and a graph split into its forward and backward programs.
+
+In: a traced graph. Out: graphs, by replaying it under a recording and walking back (`autodiff.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracejit.ir import CONSTANT, Graph, Node, Type, reachable
+from tracejit.tensor import Tensor, evaluate, recording, taping
+from tracejit.trace.autodiff import Key, Recording, accumulate, backward, differentiable
+from tracejit.trace.tracer import Trace
+
+
+def pullback(graph: Graph, seeded: Sequence[int] | None = None) -> Graph:
+    """From `graph`'s inputs and the cotangents of its outputs `seeded` (None: all that can have one) to its outputs,
+    followed by the cotangents of its inputs.
+
+    `notes["cotangents"]` holds the positions of the inputs that get one, in order; for the others it is structurally
+    zero.
+    """
+    if seeded is None:
+        seeded = [k for k, n in enumerate(graph.outputs) if differentiable(n)]
+    with recording(None):
+        trace = Trace(f"{graph.name}_pullback")
+    with recording(trace):
+        xs = [trace.argument(Type(n.shape, n.dtype), n.name) for n in graph.inputs]
+        gs = [trace.argument(Type(graph.outputs[k].shape, graph.outputs[k].dtype), f"cotangent {k}") for k in seeded]
+        tape = Recording()
+        keys = [tape.key(x) for x in xs]
+        for x in xs:
+            if differentiable(x):
+                tape.track(x)
+        with taping((tape,)):
+            ys = evaluate(graph, xs)
+        seeds: dict[Key, Tensor] = {}
+        for k, g in zip(seeded, gs, strict=True):
+            accumulate(seeds, tape.key(ys[k]), g)
+        found = backward(tape.records, seeds, {k for k, x in zip(keys, xs, strict=True) if differentiable(x)})
+        reached = tuple(k for k, key in enumerate(keys) if key in found)
+        joint = trace.graph([*ys, *(found[keys[k]] for k in reached)])
+    joint.notes["cotangents"] = reached
+    return joint
+
+
+def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Graph]:
+    """`graph` as two programs: forward, whose outputs are `graph`'s followed by residuals; and backward, from the
+    residuals and the cotangents of the outputs `seeded` (None: all that can have one) to cotangents of `graph`'s
+    inputs.
+
+    `backward.notes["cotangents"]` holds the positions of the inputs that its outputs belong to; the others get none.
+    Residuals are the frontier between what does not depend on cotangents and what does, moved towards the inputs
+    through ops that only repeat, reorder or widen, and through cheap arithmetic on values that are at hand, so that
+    few and small things are saved. A residual may be an input or an output of `graph`.
+    """
+    joint = pullback(graph, seeded)
+    n_in, n_out = len(graph.inputs), len(graph.outputs)
+    primals, cotangents = joint.inputs[:n_in], joint.inputs[n_in:]
+    outputs, results = joint.outputs[:n_out], joint.outputs[n_out:]
+
+    linear = set(cotangents)  # what depends on cotangents
+    for node in joint.nodes:
+        if any(i in linear for i in node.inputs):
+            linear.add(node)
+    wanted = reachable(results)
+    later = {n for n in joint.nodes if n in linear and n in wanted}
+    frontier = [i for n in joint.nodes if n in later for i in n.inputs if i not in linear]
+    saved: set[Node] = set()
+    pending = [*frontier, *(n for n in results if n not in linear)]
+    while pending:
+        node = pending.pop()
+        if node in later or node in saved:
+            continue
+        if _only_moves(node):
+            later.add(node)
+            pending.extend(node.inputs)
+        else:
+            saved.add(node)
+    for node in reversed(joint.nodes):  # x > 0 is not worth saving where x is at hand
+        if node in saved and _cheap(node) and all(i in saved or i in later or i in primals for i in node.inputs):
+            saved.remove(node)
+            saved.update(i for i in node.inputs if i not in later)
+            later.add(node)
+
+    kept = tuple(n for n in (*joint.inputs, *joint.nodes) if n in saved)
+    needed = reachable((*outputs, *kept))
+    first = Graph(primals, tuple(n for n in joint.nodes if n in needed), (*outputs, *kept), f"{graph.name}_forward")
+    body = tuple(n for n in joint.nodes if n in later)
+    second = _copied((*kept, *cotangents), body, results, f"{graph.name}_backward")
+    second.notes["cotangents"] = joint.notes["cotangents"]
+    return first, second
+
+
+def _only_moves(node: Node) -> bool:
+    """Whether the backward program should redo this op rather than have its result saved."""
+    if node.op is CONSTANT or (node.op.kind == "source" and not node.inputs and node.op.scalar is not None):
+        return True
+    if isinstance(node.type, tuple) or len(node.inputs) != 1:
+        return False
+    return (node.op.kind == "movement" or node.op.name == "cast") and _nbytes(node.inputs[0]) <= _nbytes(node)
+
+
+def _cheap(node: Node) -> bool:
+    return node.op.kind == "elementwise" and node.op.cost <= 2
+
+
+def _nbytes(node: Node) -> int:
+    assert isinstance(node.type, Type)
+    return node.type.size * node.type.dtype.itemsize
+
+
+def _copied(inputs: tuple[Node, ...], nodes: tuple[Node, ...], outputs: tuple[Node, ...], name: str) -> Graph:
+    """The part `nodes` of a graph as a graph of its own, whose inputs stand for the nodes `inputs`."""
+    with recording(None):
+        trace = Trace(name)
+    with recording(trace):
+        values = [trace.argument(Type(n.shape, n.dtype), n.name) for n in inputs]
+        return trace.graph(evaluate(Graph(inputs, nodes, outputs, name), values))
