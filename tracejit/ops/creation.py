@@ -14,7 +14,7 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
-from tracejit.ops.core import as_tensor, composite, normalize_axis, strong
+from tracejit.ops.core import as_tensor, cast, composite, normalize_axis, strong
 from tracejit.ops.movement import iota, moved_axis, permuted, reshaped, shape_of
 from tracejit.tensor import Tensor, state, to_array, wrap
 
@@ -324,23 +324,6 @@ def triu(x: Any, k: int = 0) -> Tensor:
 
 
 # -- dtypes ----------------------------------------------------------------------------------------------------------------
-@composite(method="astype")
-def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Tensor:
-    """`x` in another dtype: floats are truncated to integers, complex numbers lose their imaginary part.
-
-    >>> astype([1.9, -1.9], "int32").tolist()
-    [1, -1]
-    """
-    t = as_tensor(x)
-    out = core.cast(t, dtype)
-    return _copied(out) if out is t and (copy or type(t) is not Tensor) else out
-
-
-def cast(x: Any, dtype: Any) -> Tensor:
-    """`x` in another dtype (the same tensor if it has it)."""
-    return core.cast(as_tensor(x), dtype)
-
-
 def _dtype_of(x: Any) -> np.dtype | str:
     """The dtype of an array, tensor or dtype; for a Python number the kind of its literal."""
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
@@ -390,3 +373,11 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     kinds = tuple(k if isinstance(k, str) and not hasattr(np, k) else dtypes.as_dtype(k)
                   for k in (kind if isinstance(kind, tuple) else (kind,)))
     return np.isdtype(dtypes.as_dtype(dtype), kinds)
+
+
+__all__ = [
+    "constant", "convert_to_tensor", "asarray", "copy", "from_dlpack",
+    "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
+    "arange", "linspace", "logspace", "meshgrid", "eye", "identity", "tri", "tril", "triu",
+    "result_type", "can_cast", "finfo", "iinfo", "isdtype",
+]

@@ -234,3 +234,6 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     5
     """
     return _sum(diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)
+
+
+__all__ = ["matmul", "dot", "tensordot", "inner", "outer", "vdot", "vecdot", "kron", "cross", "diagonal", "trace"]

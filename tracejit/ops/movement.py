@@ -324,3 +324,6 @@ CONCAT = primitive(
 def joined(ts: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors of one dtype, one after the other along `axis`."""
     return ts[0] if len(ts) == 1 else apply(CONCAT, ts, {"axis": axis})
+
+
+__all__ = ["reshape", "transpose", "broadcast_to"]

@@ -507,3 +507,10 @@ def _transpose_method(self: Tensor, *axes: Any) -> Tensor:
 Tensor.transpose = _transpose_method  # type: ignore[attr-defined]
 Tensor.T = property(transpose, doc="Dims in reversed order.")  # type: ignore[attr-defined]
 Tensor.mT = property(matrix_transpose, doc="The last two dims swapped.")  # type: ignore[attr-defined]
+
+__all__ = [
+    "permute_dims", "matrix_transpose", "moveaxis", "swapaxes", "expand_dims", "squeeze", "broadcast_arrays", "broadcast_shapes",
+    "ravel", "flatten", "atleast_1d", "atleast_2d", "atleast_3d",
+    "concat", "concatenate", "stack", "unstack", "split", "array_split", "hstack", "vstack", "dstack", "column_stack",
+    "tile", "repeat", "roll", "flip", "flipud", "fliplr", "rot90", "pad", "diag",
+]
