@@ -259,7 +259,8 @@ def run_native(launch: Launch, buffers: Sequence[np.ndarray], block: int = 0, sp
     split = 1
     if splits > 1:
         split = max(1, -(-launch.extents[kernel.outer] // splits))
-    scratch = np.full(2 * splits * (launch.points + 2) * (1 + len(kernel.accumulators)) + 4, -1, np.int64)
+    cells = 2 * splits * (launch.points + 2) * len(kernel.accumulators) if splits > 1 else 0
+    scratch = np.full(cells + 4, -1, np.int64)
     start = -(-scratch.ctypes.data // 16) * 16
     errors = np.zeros(2, np.int64)
     slots = fill_slots(launch, buffers, block, splits, split, start, errors.ctypes.data, stream)

@@ -39,6 +39,7 @@ from tracejit.lower.emit_scalar_llvm import (
     scalar_type,
 )
 from tracejit.lower.kernel import Kernel, Stage, Store
+from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import F16, I64, Stmt
 
 FUNCTION = ir.FunctionType(VOID, [PTR, INT64, INT64])
@@ -96,6 +97,7 @@ class _Work:
 
     stage: Stage
     levels: tuple[tuple[int, ...], ...]
+    vectors: tuple[int | Detour, ...]  # the last level, with what is rarely needed set apart
     accesses: tuple[int, ...]
     cost: float
 
@@ -621,6 +623,8 @@ class _KernelEmitter:
                     before = get(at[0])
                     known = {i: self.e.load(self.e.at(array, self.b.sub(at[0], low), d), d, None)
                              for i, (array, d) in lane_values.items()}
+                    if len(scopes) > 1:
+                        self._prefetch(work, scopes, at[0])
                     inside = [self._vector(s, work, at[0], mask, number, low, known) for s in scopes]
                     put(at[0], self._accumulate(work, inside, None, before), places)
                     self._store_all(work, inside, None)
@@ -668,6 +672,18 @@ class _KernelEmitter:
 
         if any(map(self.e.compensated, accumulators)):
             self._run(scope, _NOTHING, low, high, 0, [], finish)
+
+    def _prefetch(self, work: _Work, scopes: list[_Scope], position: ir.Value) -> None:
+        """Ask for the next rows while these are worked on: the hardware sees only short runs, at far apart places."""
+        b, dim = self.b, self.loop_dims[-1]
+        for access in work.accesses:
+            strides, dtype = self.accesses[access].strides, self.accesses[access].dtype
+            if strides[self.vdim] == "1" and strides[dim] == "s":
+                ahead = b.add(position, b.mul(self.strides[access][dim], self.num(len(scopes))))
+                for scope in scopes:
+                    address = self.e.at(scope.pointers[access], ahead, dtype)
+                    hint = [literal(v, INT32) for v in (0, 2, 1)]  # a read, for the second level, of data
+                    self.e.call("llvm.prefetch.p0", VOID, [address, *hint])
 
     def _lane_values(self, scope: _Scope, work: _Work, number: int, low: ir.Value,
                      high: ir.Value) -> tuple[dict[int, tuple[ir.Value, np.dtype]], _Work]:
@@ -833,13 +849,35 @@ class _KernelEmitter:
         for access in work.accesses:
             self._advance_pointer(scope, access, {self.vdim: position})
         scope.values.update(known or {})
-        for i in work.levels[self.vector_level]:
+        for i in work.vectors:
+            if isinstance(i, Detour):
+                self._detour(i, scope)
+                continue
             s = self.k.stmts[i]
             if s.op == "carry" and self.columns:
                 scope.values[i] = self._carry_vector(s.attrs[0], position, low)
             elif i not in scope.values:
                 scope.values[i] = self.statement(i, scope)
         return scope
+
+    def _detour(self, detour: Detour, scope: _Scope) -> None:
+        """Selects on a rare condition: a branch around their slow side."""
+        b = self.b
+        fast = [self.e.splat(scope.values[self.k.stmts[i].args[2]]) for i in detour.selects]
+        before, slow, join = b.block, b.append_basic_block(), b.append_basic_block()
+        b.cbranch(self.e.any_lane(scope.values[detour.cond]), slow, join).set_weights([1, 1000])
+        b.position_at_end(slow)
+        inside = scope.child()
+        for i in detour.slow:
+            inside.values[i] = self.statement(i, inside)
+        chosen = [self.e.splat(self.statement(i, inside)) for i in detour.selects]
+        after = b.block
+        b.branch(join)
+        b.position_at_end(join)
+        for i, x, y in zip(detour.selects, fast, chosen, strict=True):
+            scope.values[i] = b.phi(y.type)
+            scope.values[i].add_incoming(x, before)
+            scope.values[i].add_incoming(y, after)
 
     def _carry_vector(self, n: int, position: ir.Value, low: ir.Value | None) -> ir.Value:
         a = self.k.accumulators[n]
@@ -883,14 +921,17 @@ class _KernelEmitter:
         mask = self.e.and_mask(scope.mask, mask)
         if mask is not None:
             mask = self.e.splat(mask)
-        if not args:
+        moved = args[0] if args else None
+        if moved is not None and not is_vector(moved):  # the same for all lanes: still a walk along the access
+            pointer, moved = self.e.at(pointer, moved, dtype), None
+        if moved is None:
             if stride == "1":
                 return self.e.load(pointer, dtype, mask)
             if stride == "2" and mask is None:
                 return self.e.load_pairs(pointer, dtype)
         index = self._lane_offsets(access)
-        if args:
-            index = self.e.splat(args[0]) if index is None else self.b.add(self.e.splat(args[0]), index)
+        if moved is not None:
+            index = moved if index is None else self.b.add(moved, index)
         if index is None:  # one element for all lanes, under a mask that differs
             index = self.e.splat(self.num(0))
         return self.e.gather(pointer, index, dtype, mask)
