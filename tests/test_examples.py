@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 PICTURES = {
     "first_page.py": [],
@@ -19,7 +21,7 @@ PICTURES = {
 
 
 def run(*command: str) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=300, env=ENVIRONMENT)
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
