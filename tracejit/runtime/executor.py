@@ -83,7 +83,7 @@ GEMV_OPERANDS = (11, (4, 6, 9))
 
 def _find_data_offset() -> int:
     """Bytes from an array object's start to its data pointer."""
-    probes: list[np.ndarray] = [np.zeros(3, np.int8), np.zeros(1000), np.zeros(17, np.complex64), np.zeros((2, 3))[1:], np.zeros(())]
+    probes: list[np.ndarray] = [np.zeros(3, np.int8), np.zeros(1000), np.zeros((2, 3))[1:], np.zeros(())]
     data = [p.__array_interface__["data"][0] for p in probes]
     for offset in range(16, 64, 8):
         if [ctypes.c_ssize_t.from_address(id(p) + offset).value for p in probes] == data:

@@ -13,16 +13,17 @@ from functools import cache
 
 from tracejit.lower.kernel import Access, Kernel, Launch, View, items
 
-PARALLEL = 40_000.0  # nanoseconds of work below which a launch stays on its caller's thread
+PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
 LANES = 128  # blocks are whole multiples of this
-ENOUGH = 16  # items that keep the cores of most machines busy; with fewer, reductions are split
-MOST_SPLITS = 256
+COLUMN_BYTES = 2048  # at least so much of each row at once, or rows cost more than what is in them
+ENOUGH = 32  # items that keep the cores of most machines busy; with fewer, reductions are split
+MOST_ITEMS = 256  # after splitting
 
 # Nanoseconds for one element of one statement in vector code, where it is far from the usual.
-_USUAL = 0.04
-_SLOW = {"div": 0.3, "sqrt": 0.3, "quot": 1.5, "rem": 1.5, "check": 0.1, "mulhi": 0.2, "const": 0.0, "param": 0.0}
-_GATHER, _SCATTER, _BYTE = 0.8, 1.5, 0.02
+_USUAL = 0.015
+_SLOW = {"div": 0.1, "sqrt": 0.1, "quot": 1.5, "rem": 1.5, "check": 0.05, "const": 0.0, "param": 0.0}
+_GATHER, _SCATTER, _BYTE = 0.6, 1.5, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,14 @@ def grid(launch: Launch) -> Grid:
     last = extents[k.outer - 1] if k.vector == "outer" else 1
     block = max(1, last)
     if last and points:
-        lane_work = work * last / points / last  # of one lane over the inner dims
-        block = min(block, _up(max(LANES, int(CHUNK / max(lane_work, 1e-9))), LANES))
+        lanes = int(CHUNK * points / max(work, 1e-9))  # whose work is that of a chunk
+        narrowest = max(LANES, COLUMN_BYTES // k.reads[0].dtype.itemsize) if k.inner and k.reads else LANES
+        block = min(block, _up(max(narrowest, lanes), LANES))
     count = items(k, extents, block, 1)
     splits, split = 1, max(1, extents[k.outer]) if k.inner else 1
     if k.splittable and k.inner and 0 < count < ENOUGH and work > PARALLEL and not k.serial:
-        wanted = min(MOST_SPLITS, int(work / count / CHUNK) + 1, extents[k.outer])
+        most = MOST_ITEMS if k.vector == "inner" else 2 * ENOUGH  # parts of columns leave a result for each lane
+        wanted = min(-(-most // count), int(work / count / CHUNK) + 1, extents[k.outer])
         along_vectors = k.vector == "inner" and k.inner == 1
         split = _up(-(-extents[k.outer] // max(1, wanted)), LANES if along_vectors else 1)
         splits = max(1, -(-extents[k.outer] // split))

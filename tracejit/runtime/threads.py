@@ -188,7 +188,8 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
     with f.when(Word(f, f.builder.not_(got.value))):
         run_alone()
     chunks = (items + chunk - 1) // chunk
-    values: dict[int, Number] = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks, _WAITING: 0, _DONE: 0}
+    values: dict[int, Number] = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks,
+                                 _WAITING: 0, _DONE: 0}
     for index, value in values.items():
         f.store_shared(pool, index, value)
     f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | chunks)
