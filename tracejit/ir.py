@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tracejit.errors import InternalError
+from tracejit.errors import InternalError, LeakedTracerError
 
 Kind = Literal["source", "elementwise", "reduction", "movement", "indexing", "library", "control"]
 
@@ -122,6 +122,22 @@ class Node:
     def dtype(self) -> np.dtype:
         return self.type.dtype  # type: ignore[union-attr]
 
+    def leaked(self, how: str) -> LeakedTracerError:
+        """The error for a traced value that is met outside its trace."""
+        return LeakedTracerError(
+            f"{how}: a traced tensor ({self.type!r}, made by {self.op.name} at {self.where or 'an unknown line'}) was kept after its "
+            f"function had been traced, so it has no value. Return it from the function, or keep state in a Variable.")
+
+    # NumPy meets a node only when a traced tensor has outlived its trace.
+    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> Any:
+        raise self.leaked(ufunc.__name__)
+
+    def __array_function__(self, function: Any, *_: Any, **__: Any) -> Any:
+        raise self.leaked(function.__name__)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise self.leaked("use")
+
 
 def _no_eager(*_: Any, **__: Any) -> Any:
     raise InternalError("a graph input or constant has no eager meaning")
@@ -132,6 +148,9 @@ def _no_eager(*_: Any, **__: Any) -> Any:
 INPUT = Op("input", "source", infer=lambda *, type: type, eager=_no_eager, doc="A parameter of the graph.")
 CONSTANT = Op("constant", "source", infer=lambda *, value: Type(value.shape, value.dtype),
               eager=lambda *, value: value, doc="A fixed array.")
+# Takes one result out of a node of tuple type (a control op, a call). `apply` makes these nodes; `evaluate` replays them.
+GETITEM = Op("getitem", "control", infer=lambda t, *, index: t[index], eager=lambda t, *, index: t[index],
+             doc="One element of a tuple.")
 
 
 @dataclass(slots=True, eq=False)

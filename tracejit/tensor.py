@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.errors import TracerError, user_line
-from tracejit.ir import CONSTANT, Graph, Node, Op, Type
+from tracejit.errors import user_line
+from tracejit.ir import CONSTANT, GETITEM, Graph, Node, Op, Type
 from tracejit.quiet import quietly
 
 
@@ -35,6 +35,10 @@ class Recorder(Protocol):
     def concrete(self, tensor: Tensor, purpose: str) -> np.ndarray:
         """The value of a traced tensor if it can be had now (it depends only on Python numbers: guarded); else raises
         TracerError naming the argument, the line and the rewrite."""
+        ...
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """`tensor`'s present value under a new handle."""
         ...
 
     def written(self, tensor: Tensor) -> None:
@@ -154,11 +158,10 @@ class Tensor:
         if state.active:
             for tape in state.tapes:
                 tape.escaped(self, how)
-        if isinstance(value, Node):
-            if state.trace is None:
-                from_trace = f" of dtype {self.dtype}, shape {self.shape}, made at {value.where or 'an unknown line'}"
-                raise TracerError(f"{how}: this traced tensor{from_trace} outlived its trace and has no value")
+        if state.trace is not None:  # also for a captured value: the program may depend on what Python does with it
             return state.trace.concrete(self, how)
+        if isinstance(value, Node):
+            raise value.leaked(how)
         return value
 
     def numpy(self) -> np.ndarray:
@@ -266,17 +269,21 @@ class Tensor:
                             f"for NumPy (at {user_line()})")
         return function(*args, **{k: v for k, v in kwargs.items() if v is not np._NoValue})  # type: ignore[attr-defined]
 
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module whose functions take this tensor (array API standard)."""
+        return sys.modules["tracejit"]
+
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._leave("__dlpack__").__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
-    def __copy__(self) -> Tensor:
-        return wrap(self._value)  # values are immutable, so a new handle is a copy
+    def __copy__(self) -> Tensor:  # nobody writes a value that two handles share, so a new handle is a copy
+        return wrap(self._value) if state.trace is None else state.trace.read(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return wrap(self._value)
+        return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_pickle, (self._leave("pickling"),)
@@ -370,6 +377,9 @@ def evaluate(graph: Graph, values: Sequence[Tensor],
     try:
         for node in graph.nodes:
             args = [env[i] for i in node.inputs]
+            if node.op is GETITEM:  # `apply` has taken the tuple apart
+                env[node] = args[0][node.attrs["index"]]
+                continue
             if trace is not None:
                 trace.where = node.where
             out = rule(node, args) if rule is not None else None
@@ -380,14 +390,21 @@ def evaluate(graph: Graph, values: Sequence[Tensor],
     return [env[n] for n in graph.outputs]
 
 
+def _references(tensor: Tensor) -> int:
+    value = tensor._value
+    return sys.getrefcount(value)
+
+
+_SOLE = _references(wrap(np.empty(0)))  # how Python counts a buffer that only its handle refers to
+
+
 def owned(tensor: Tensor) -> bool:
     """Whether an eager tensor's handle is the only owner of its buffer, so that a write may happen in place.
 
-    Two references are ours: the slot and the argument of getrefcount.
+    Views and NumPy arrays handed out refer to their base, so they count.
     """
-    value = tensor._value
-    return (type(value) is np.ndarray and value.flags.writeable and value.flags.owndata and not state.active
-            and sys.getrefcount(value) == 3)
+    return (not state.active and type(tensor._value) is np.ndarray and tensor._value.flags.writeable
+            and tensor._value.flags.owndata and _references(tensor) == _SOLE)
 
 
 def constant_value(tensor: Tensor) -> np.ndarray | None:

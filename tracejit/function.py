@@ -1,0 +1,636 @@
+"""`@tj.function`: from a Python function to fused native kernels. The pipeline, top to bottom.
+
+    call      bind and flatten the arguments, look the key up                      trace/signature.py
+    record    on a miss: run the Python function on tracers                        trace/specialization.py, trace/tracer.py
+    PASSES    rewrite the graph                                                    trace/passes/
+    fuse      graph -> kernels over buffers                                        lower/fuse.py
+    build     kernels -> machine code, through memory and disk caches              runtime/build.py
+    Program   run them                                                             runtime/program.py
+
+Inside another trace a decorated function is inlined: its Python body runs in the outer trace. Under a gradient tape a call is one
+record, whose derivative is another compiled program (`trace/calls.py`).
+
+Read next: `explain.py` (all of this as text).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import time
+import types
+import warnings
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracejit import config, dtypes
+from tracejit.config import Options
+from tracejit.errors import user_line
+from tracejit.ir import Graph, Type
+from tracejit.lower.fuse import fuse
+from tracejit.lower.plan import Plan
+from tracejit.runtime import build as machine_code
+from tracejit.runtime.program import Program
+from tracejit.tensor import Tensor, state, wrap
+from tracejit.trace.captures import Reach
+from tracejit.trace.passes.cse import cse
+from tracejit.trace.passes.dce import dce
+from tracejit.trace.passes.fold import fold
+from tracejit.trace.passes.simplify import simplify, simplify_fast
+from tracejit.trace.runner import Pass, run
+from tracejit.trace.signature import Call, Signature, flatten, is_array, leaf_key, unflatten
+from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
+
+PASSES: tuple[Pass, ...] = (fold, simplify, cse, dce)
+FAST_PASSES: tuple[Pass, ...] = (fold, simplify_fast, cse, dce)  # with fastmath
+
+
+@dataclass(slots=True)
+class Built:
+    """A graph made runnable, with what it was on the way."""
+
+    stages: list[tuple[str, Graph, float]]  # name of the pass, the graph after it, seconds it took
+    plan: Plan
+    program: Program
+    seconds: float
+
+    @property
+    def graph(self) -> Graph:
+        return self.stages[-1][1]
+
+
+def build(graph: Graph, options: Options) -> Built:
+    """Optimise, fuse and compile a graph."""
+    start = time.perf_counter()
+    stages: list[tuple[str, Graph, float]] = []
+    graph = run(FAST_PASSES if options.fastmath else PASSES, graph, lambda *stage: stages.append(stage))
+    plan = fuse(graph, options)
+    program = Program(plan, machine_code.build([launch.kernel for launch in plan.launches], options))
+    return Built(stages, plan, program, time.perf_counter() - start)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+MAX_KEYS = 256  # keys kept for one function (and instance); the least recently missed goes first
+MAX_PER_KEY = 32  # specialisations on values kept for one key
+MAX_HISTORY = 100  # trace reasons remembered
+WARN_TRACES = 32  # traces of one function that draw a warning
+WARN_DECORATIONS = 16  # decorations of one piece of code that draw a warning
+
+_trace_lock = threading.RLock()  # a trace borrows handles (Variables) that other traces must not see meanwhile
+_decorations: dict[Hashable, int] = {}
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all functions did so far."""
+
+    functions: int = 0
+    traces: int = 0
+
+
+_totals = Totals()
+
+
+class _Traces:
+    """The specialisations of one function (for one instance, if it is a method)."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_key: OrderedDict[Hashable, list[Specialization]] = OrderedDict()
+        self.by_arguments: dict[Hashable, tuple[list[Specialization], tuple[Any, ...]]] = {}  # short cut for plain calls
+        self.history: deque[str] = deque(maxlen=MAX_HISTORY)
+        self.count = 0
+        self.last: tuple[Call, Specialization] | None = None
+        self.creations = 0
+
+
+class Function:
+    """A Python function, compiled for the types of its arguments when called. See `function`."""
+
+    def __init__(self, python_function: Callable[..., Any], *, static_argnames: Sequence[str] = (), input_signature: Any = None,
+                 device: str | None = None, autograph: bool = True, fastmath: bool = False, checks: bool = True,
+                 name: str | None = None):
+        if device not in (None, "cpu"):
+            raise ValueError(f"device {device!r} is not available; use 'cpu'")
+        static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self.python_function = python_function
+        self.name = name or getattr(python_function, "__name__", type(python_function).__name__)
+        self.options = Options(fastmath=fastmath, checks=checks)
+        self.settings: dict[str, Any] = {"static_argnames": static, "input_signature": input_signature, "device": device,
+                                         "autograph": autograph, "fastmath": fastmath, "checks": checks, "name": name}
+        self.static_argnames = static
+        self.input_signature = input_signature
+        self._instances: dict[int, tuple[weakref.ref[Any], Function]] = {}
+        self._owner: weakref.ref[Any] | None = None  # the instance, if this is one instance's view of a method
+        self._traces = _Traces()
+        functools.update_wrapper(self, python_function, updated=())
+        if not hasattr(self, "__name__"):
+            self.__name__ = self.name
+        self._signature: Signature | None = None
+
+    # -- calling ---------------------------------------------------------------------------------------------------------
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and not state.active and not config.debug.eager:
+            found = self._traces.by_arguments.get(arguments_key(args))
+            if found is not None:
+                leaves = args + found[1]
+                for s in found[0]:
+                    handles = s.matches(leaves, None)
+                    if handles is not None:
+                        return s.run(leaves, handles)
+        return self._call((), args, kwargs)
+
+    def _call(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call by the long way. `before` holds the instance, for a method."""
+        if state.trace is not None:
+            return self._inlined(before, args, kwargs)
+        if config.debug.eager:
+            return self._eagerly(before, args, kwargs)
+        call = self.signature(before).call(args, kwargs)
+        if self.input_signature is not None:
+            self._check_types(call)
+        s, handles = self._specialization(call, before)
+        if state.tapes:
+            return s.run_taped(call.leaves, handles)
+        if not before and not kwargs and not s.created:
+            self._remember(args, call)
+        return s.run(call.leaves, handles)
+
+    def signature(self, before: tuple[Any, ...] = ()) -> Signature:
+        if self._signature is None:
+            self._signature = Signature(self.python_function, self.static_argnames, skip_first=bool(before))
+        return self._signature
+
+    def _remember(self, args: tuple[Any, ...], call: Call) -> None:
+        """Let later calls like this one skip binding and flattening."""
+        key = arguments_key(args)
+        if key is None or call.spec is not None or len(call.traced) != len(call.values) or call.leaves[:len(args)] != list(args):
+            return
+        traces = self._traces
+        if len(traces.by_arguments) >= 4 * MAX_KEYS:
+            traces.by_arguments.clear()
+        found = traces.by_key.get(call.key)
+        if found is not None:
+            traces.by_arguments[key] = found, tuple(call.leaves[len(args):])
+
+    def _inlined(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return self.python_function(*before, *args, **kwargs)
+        except RecursionError as error:
+            raise self._endless(error) from None
+
+    def _endless(self, error: RecursionError) -> RecursionError:
+        if error.args and "while it is traced" in str(error.args[0]):
+            return error
+        return RecursionError(f"{self.name} calls itself without end while it is traced: a recursion must stop on a Python number or a "
+                              f"shape, since a traced value does not decide a branch; use tj.while_loop or a Python loop")
+
+    # -- finding and making specialisations ---------------------------------------------------------------------------------
+    def _specialization(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]]:
+        found = self._lookup(call, before)
+        if found is None:
+            with self._traces.lock:
+                found = self._lookup(call, before) or self._make(call, before)
+        return found
+
+    def _lookup(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]] | None:
+        instance = before[0] if before else None
+        for s in self._traces.by_key.get(call.key, ()):
+            handles = s.matches(call.leaves, instance)
+            if handles is not None:
+                return s, handles
+        return None
+
+    def _make(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]]:
+        traces = self._traces
+        reason = self._reason(call, before)
+        s = self._record(call, before)
+        if s.created and traces.creations:
+            raise creation_error(s.created[0], self.name, "is a second one: an earlier call has made one there")
+        built = build(s.graph, self.options)
+        s.install(built, lambda graph: build(graph, self.options))
+        s.reason = reason
+        traces.count += 1
+        _totals.traces += 1
+        traces.history.append(f"trace {traces.count}: {reason}")
+        if config.debug.log:
+            print(f"tracejit: {self.name}: trace {traces.count}: {reason}; {len(s.graph.nodes)} ops, {len(built.plan.launches)} kernels, "
+                  f"{built.seconds * 1e3:.1f} ms", file=sys.stderr)
+        if traces.count == WARN_TRACES:
+            warnings.warn(f"{self.name} has been traced {traces.count} times; the last reason: {reason}. tj.explain({self.name}) lists "
+                          f"the reasons", stacklevel=_user_depth())
+        if s.created:
+            traces.creations += 1
+            return s, [c.handle for c in s.hidden]
+        kept = traces.by_key.pop(call.key, [])
+        kept.insert(0, s)
+        del kept[MAX_PER_KEY:]
+        traces.by_key[call.key] = kept
+        while len(traces.by_key) > MAX_KEYS:
+            traces.by_key.popitem(last=False)
+            traces.by_arguments.clear()
+        traces.last = call, s
+        return s, [c.handle for c in s.hidden]
+
+    def _record(self, call: Call, before: tuple[Any, ...]) -> Specialization:
+        signature = self.signature(before)
+        with _trace_lock:
+            reach = Reach(self.python_function, self.name, before, dict(zip(signature.names, call.values)))
+            try:
+                return record(self.python_function, call, signature, self.name, reach, *before)
+            except RecursionError as error:
+                raise self._endless(error) from None
+
+    def _reason(self, call: Call, before: tuple[Any, ...]) -> str:
+        """Why this call needs a trace: the first difference to the latest specialisation of its key, or else to the last trace."""
+        at = f" at {where}" if (where := user_line(2)) else ""
+        same = self._traces.by_key.get(call.key)
+        if same:
+            return same[0].difference(call.leaves, before[0] if before else None) + at
+        if self._traces.last is None:
+            return "first call" + at
+        old, _ = self._traces.last
+        signature = self.signature(before)
+        (old_spec, old_keys, old_static), (spec, keys, static) = old.key, call.key  # type: ignore[misc]
+        if old_spec == spec:
+            names = signature.leaf_names(spec)
+            changes = [f"argument '{n}' {_key_text(a)} -> {_key_text(b)}" for n, a, b in zip(names, old_keys, keys) if a != b]
+        else:
+            changes = ["the arguments' structure changed"]
+            for k in signature.traced:
+                a, b = flatten(old.values[k]), flatten(call.values[k])
+                if a[1] != b[1]:
+                    changes = [f"argument '{signature.names[k]}' structure {_spec_text(a[1])} -> {_spec_text(b[1])}"]
+        for k, a, b in zip(signature.static, old_static, static):
+            if a != b:
+                changes.append(f"static argument '{signature.names[k]}' {old.values[k]!r:.60} -> {call.values[k]!r:.60}")
+        return (", ".join(changes) or "dropped from the cache before") + at
+
+    def _check_types(self, call: Call) -> None:
+        """Compare array leaves with `input_signature`."""
+        wanted, _ = flatten(self.input_signature)
+        given = [x for x in call.leaves if is_array(x)]
+        specs = [w for w in wanted if isinstance(w, Spec)]
+        if len(given) != len(specs):
+            raise TypeError(f"{self.name}: input_signature names {len(specs)} arrays, got {len(given)}")
+        for k, (x, spec) in enumerate(zip(given, specs)):
+            if not spec.accepts(x):
+                raise TypeError(f"{self.name}: array {k} is {Type(tuple(x.shape), x.dtype)!r}, which input_signature {spec} does not allow")
+
+    # -- eager runs --------------------------------------------------------------------------------------------------------
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        """Run undecorated. NumPy arrays arrive as tensors, and writes go back into them, as in a compiled run."""
+        return self._eagerly((), args, kwargs)
+
+    def _eagerly(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        signature = self.signature(before)
+        call = signature.call(args, kwargs)
+        arrays = {k: x for k, x in enumerate(call.leaves) if isinstance(x, (np.ndarray, np.generic)) and is_array(x)}
+        if not arrays:
+            return signature.call_with(self.python_function, call.values, *before)
+        handles: dict[int, Tensor] = {}
+        stand_ins = [handles.setdefault(id(x), Tensor(x)) if k in arrays else x for k, x in enumerate(call.leaves)]
+        starts = {k: stand_ins[k]._value for k in arrays}  # a second reference, so that writes rebind
+        result = signature.call_with(self.python_function, signature.rebuild(call, stand_ins), *before)
+        written = [k for k in arrays if stand_ins[k]._value is not starts[k] and isinstance(call.leaves[k], np.ndarray)]
+        names = signature.leaf_names(call.spec)
+        for k in written:
+            for other, x in arrays.items():
+                if x is not arrays[k] and np.may_share_memory(x, arrays[k]):
+                    raise shares_memory(names[k], names[other])
+            np.copyto(arrays[k], stand_ins[k]._value)
+        return result
+
+    # -- looking inside -------------------------------------------------------------------------------------------------------
+    @property
+    def trace_count(self) -> int:
+        """How often the Python function has been traced."""
+        return self._traces.count
+
+    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph of a call, before any pass. Nothing is run or kept."""
+        call = self.signature().call(args, kwargs)
+        return self._record(call, ()).graph
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """What a call compiles to: the graph after every pass, kernels and buffers. Nothing is run or kept."""
+        return Lowered(build(self.trace(*args, **kwargs), self.options))
+
+    def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """Trace and compile ahead of time, for arguments or `spec`s in their place. Gives a callable for such arguments."""
+        leaves, spec = flatten((args, kwargs))
+        specs = [x for x in leaves if isinstance(x, Spec)]
+        if not any(n is None for s in specs for n in s.shape):
+            given = unflatten(spec, [wrap(np.zeros(x.shape, x.dtype)) if isinstance(x, Spec) else x for x in leaves])
+            call = self.signature().call(given[0], given[1])
+            self._specialization(call, ())
+        return self
+
+    def specializations(self) -> list[Specialization]:
+        """What is in the cache, oldest key first."""
+        return [s for kept in list(self._traces.by_key.values()) for s in reversed(kept)]
+
+    def kernels(self) -> list[KernelInfo]:
+        """The kernels of all cached programs, in the order they run."""
+        return [k for s in self.specializations() for k in kernel_infos(s)]
+
+    def profile(self, on: bool = True) -> None:
+        """Measure the seconds each kernel takes from now on (the program then returns to Python after each step)."""
+        for s in self.specializations():
+            s.built.program.profiling(on)
+
+    def cache_info(self) -> CacheInfo:
+        """Counts of the trace cache, and of the machine code caches of the process."""
+        kept = self.specializations()
+        code = machine_code.stats()
+        return CacheInfo(len(kept), self._traces.count, sum(s.calls for s in kept), code.compiles, code.memory_hits, code.disk_hits)
+
+    def cache_clear(self) -> None:
+        """Forget all traces."""
+        with self._traces.lock:
+            count, history, creations = self._traces.count, self._traces.history, self._traces.creations
+            self._traces.by_key.clear()
+            self._traces.by_arguments.clear()
+            self._traces.count, self._traces.history, self._traces.creations = count, history, creations
+        for _, (_, view) in list(self._instances.items()):
+            view.cache_clear()
+
+    # -- methods -------------------------------------------------------------------------------------------------------------
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else Method(self._for(instance), instance)
+
+    def _for(self, instance: Any) -> Function:
+        """This instance's own traces. They do not keep it alive, and go when it goes."""
+        found = self._instances.get(id(instance))
+        if found is not None and found[0]() is instance:
+            return found[1]
+        view: Function = object.__new__(Function)
+        view.__dict__.update(self.__dict__)
+        view._traces, view._instances, view._signature = _Traces(), {}, None
+        key, instances = id(instance), self._instances
+
+        def forget(_: Any) -> None:
+            instances.pop(key, None)
+
+        try:
+            view._owner = weakref.ref(instance, forget)
+        except TypeError:
+            raise TypeError(f"{self.name}: a decorated method needs instances that can be weakly referenced; add '__weakref__' to the "
+                            f"__slots__ of {type(instance).__name__}") from None
+        self._instances[key] = view._owner, view
+        return view
+
+    # -- being an object -------------------------------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        return f"<tj.function {self.name}>"
+
+    def __reduce__(self) -> Any:
+        """By reference where the module has it under its name, else as the Python function and the settings."""
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in getattr(self, "__qualname__", "").split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (_rebuilt, (self.python_function, self.settings))
+
+
+def _rebuilt(python_function: Callable[..., Any], settings: dict[str, Any]) -> Function:
+    return Function(python_function, **settings)
+
+
+class Method:
+    """A decorated method of one instance; like a bound method, with the interface of `Function`."""
+
+    __slots__ = ("__self__", "function", "__weakref__")
+
+    def __init__(self, function: Function, instance: Any):
+        self.function = function
+        self.__self__ = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function._call((self.__self__,), args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function._eagerly((self.__self__,), args, kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+        before = (self.__self__,)
+        return self.function._record(self.function.signature(before).call(args, kwargs), before).graph
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        return Lowered(build(self.trace(*args, **kwargs), self.function.options))
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Method) and self.__self__ is other.__self__ and self.function is other.function
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), id(self.function)))
+
+    def __repr__(self) -> str:
+        return f"<tj.function {self.function.name} of {type(self.__self__).__name__}>"
+
+
+def arguments_key(args: tuple[Any, ...]) -> Hashable:
+    """A cheap key for positional arguments that are all plain tensors, arrays or numbers; None for others."""
+    found: list[Any] = []
+    for x in args:
+        cls = x.__class__
+        if cls is Tensor:
+            value = x._value
+            if value.__class__ is not np.ndarray:
+                return None
+            found += (value.shape, value.dtype, value.strides)
+        elif cls is np.ndarray:
+            found += (cls, x.shape, x.dtype, x.strides)
+        elif cls is float or (cls is int and -(1 << 63) <= x < (1 << 63)):
+            found.append(cls)
+        else:
+            return None
+    return tuple(found)
+
+
+# -- the decorator ---------------------------------------------------------------------------------------------------------
+def function(f: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] = (), input_signature: Any = None,
+             device: str | None = None, autograph: bool = True, fastmath: bool = False, checks: bool = True,
+             name: str | None = None) -> Any:
+    """Compile a function of tensors when it is called: the same results, faster.
+
+    static_argnames: arguments whose value is part of the program. input_signature: `spec`s the arrays must satisfy. fastmath: allow
+    rewrites that change rounding, nan or infinities. checks=False: leave out index checks.
+
+    >>> import tracejit as tj
+    >>> @tj.function
+    ... def f(a, b): return a * b + 1
+    """
+    settings: dict[str, Any] = {"static_argnames": static_argnames, "input_signature": input_signature, "device": device,
+                                "autograph": autograph, "fastmath": fastmath, "checks": checks, "name": name}
+    if f is None:
+        return functools.partial(function, **settings)
+    if isinstance(f, Function):
+        return Function(f.python_function, **settings)
+    if isinstance(f, staticmethod):
+        return staticmethod(function(f.__func__, **settings))
+    if isinstance(f, classmethod):
+        return classmethod(function(f.__func__, **settings))
+    if not callable(f):
+        raise TypeError(f"function: {f!r} is not callable")
+    inner = f.func if isinstance(f, functools.partial) else f
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise TypeError(f"function: {getattr(inner, '__name__', inner)} is a generator, which cannot be compiled as a whole; use "
+                        f"it inside a function, or return a tuple")
+    if inspect.iscoroutinefunction(inner):
+        raise TypeError(f"function: {getattr(inner, '__name__', inner)} is a coroutine, which cannot be compiled")
+    _totals.functions += 1
+    _count_decoration(inner)
+    return Function(f, **settings)
+
+
+def _count_decoration(f: Any) -> None:
+    """Warn once where one piece of code is decorated again and again: each new function has to be traced anew."""
+    code = getattr(f, "__code__", None)
+    if code is None:
+        return
+    key = code.co_filename, code.co_firstlineno, code.co_name
+    if len(_decorations) > 10_000:
+        _decorations.clear()
+    _decorations[key] = _decorations.get(key, 0) + 1
+    if _decorations[key] == WARN_DECORATIONS:
+        warnings.warn(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) has been decorated {WARN_DECORATIONS} times; each new "
+                      f"function object is traced again. Decorate once, outside the loop", stacklevel=_user_depth())
+
+
+def _user_depth() -> int:
+    """`stacklevel` of the innermost frame outside this package, for a warning given by the caller."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tracejit"):
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+# -- types in place of arguments --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A shape, whose dims may be None (free), and a dtype."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype
+
+    def accepts(self, x: Any) -> bool:
+        return x.dtype == self.dtype and len(x.shape) == len(self.shape) and all(
+            n is None or n == m for n, m in zip(self.shape, x.shape))
+
+
+def spec(shape: Sequence[int | None] | int, dtype: Any = None) -> Spec:
+    """An array type: `spec((None, 4), "float32")`."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return Spec(shape, dtypes.as_dtype(dtype) if dtype is not None else dtypes.default_float())
+
+
+# -- facts ------------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One kernel of a program."""
+
+    name: str
+    ops: tuple[str, ...]
+    source_lines: tuple[str, ...]
+    bytes: int
+    calls: int
+    seconds: float  # measured under `profile()`; 0.0 otherwise
+    code: str
+
+
+def kernel_infos(s: Specialization) -> list[KernelInfo]:
+    """The kernels of one specialisation."""
+    return infos(s.built, s.calls)
+
+
+def infos(built: Built, calls: int) -> list[KernelInfo]:
+    plan, profile = built.plan, built.program.profile
+    found = []
+    for at, step in enumerate(plan.steps):
+        if step not in plan.launches:
+            continue
+        counted, seconds = profile[at] if profile is not None else (calls, 0.0)
+        touched = {v.buffer for v in (*step.reads, *step.writes)}  # type: ignore[union-attr]
+        found.append(KernelInfo(step.name, tuple(step.ops), tuple(step.source_lines), sum(plan.buffers[b].nbytes for b in touched),
+                                counted, seconds, step.kernel.text))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """Traces in the cache, traces made, calls of those in the cache; machine code of the process: compiled, found."""
+
+    size: int
+    traces: int
+    calls: int
+    compiles: int
+    memory_hits: int
+    disk_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the process did so far."""
+
+    functions: int
+    traces: int
+    compiles: int
+    memory_hits: int
+    disk_hits: int
+    compile_seconds: float
+
+
+def stats() -> Stats:
+    """Counts of all functions: decorated, traced; machine code compiled, found in memory, found on disk."""
+    code = machine_code.stats()
+    return Stats(_totals.functions, _totals.traces, code.compiles, code.memory_hits, code.disk_hits, code.seconds)
+
+
+class Lowered:
+    """What a call compiles to. Prints as the graph after each pass, then the kernels and buffers."""
+
+    def __init__(self, built: Built):
+        self.built = built
+        self.stages = {name: graph for name, graph, _ in built.stages}
+        self.plan = built.plan
+
+    @property
+    def graph(self) -> Graph:
+        """After all passes."""
+        return self.built.graph
+
+    @property
+    def kernels(self) -> list[KernelInfo]:
+        return infos(self.built, 0)
+
+    def __str__(self) -> str:
+        parts = [f"# after {name} ({seconds * 1e3:.2f} ms)\n{graph}" for name, graph, seconds in self.built.stages]
+        parts += [f"# kernel {k.name}: {', '.join(k.ops)}\n{k.code}" for k in self.kernels]
+        parts += ["# buffers\n" + "\n".join(f"{k}: {b.role} {Type(b.shape, b.dtype)!r}" for k, b in enumerate(self.plan.buffers))]
+        return "\n".join(parts)
+
+
+def _key_text(key: Any) -> str:
+    """One leaf's key, for a retrace reason."""
+    if isinstance(key, type):
+        return f"a Python {key.__name__}"
+    if isinstance(key, tuple) and len(key) == 4 and isinstance(key[1], tuple):
+        return f"{Type(key[1], key[2])!r}" + (f" with strides {key[3]}" if key[3] else "")
+    if isinstance(key, tuple) and len(key) == 2:
+        return f"{Type((), key[1])!r}" if key[0] is np.generic else f"{key[1]!r:.60}"
+    return f"{key!r:.60}"
+
+
+def _spec_text(spec: Any) -> str:
+    text = str(spec)
+    return text.removeprefix("PyTreeSpec(").split(", NoneIsLeaf")[0]

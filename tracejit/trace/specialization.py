@@ -1,0 +1,344 @@
+"""One traced call: what a trace needs of later calls to stand for them, and how their values go in and come out.
+
+In: `record` runs a Python function under a trace. Out: a `Specialization`: the graph, where each of its inputs comes from, where
+each output goes, and the conditions (`matches`) under which another call with the same key may use it.
+
+Read next: `captures.py` (values from outside), `function.py` (the cache of these).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.errors import TracerError
+from tracejit.ir import Graph, Node, Type
+from tracejit.ops import core
+from tracejit.tensor import Number, Tensor, recording, wrap
+from tracejit.trace.calls import CompiledGraph
+from tracejit.trace.captures import Reach, Watch
+from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
+from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace
+
+
+@dataclass(slots=True)
+class Result:
+    """Where one leaf of the function's result comes from. kind: output (of the graph, at `at`), leaf (argument leaf `at`, given back
+    as it is), handle (hidden input `at`, the Variable itself), array (a copy of `value`), static (`value`)."""
+
+    kind: str
+    at: int = -1
+    value: Any = None
+
+
+@dataclass(slots=True)
+class Write:
+    """Output `at` of the graph is written to an argument leaf or a hidden handle."""
+
+    leaf: int  # -1: hidden
+    hidden: int
+    at: int
+
+
+@dataclass(slots=True, eq=False)
+class Specialization:
+    """A traced call. Its graph's inputs are the leaves `leaves`, then the handles of `hidden`."""
+
+    graph: Graph
+    leaves: list[int]
+    hidden: list[Captured]
+    watch: Watch  # finds the hidden handles, checks what was read from outside
+    numbers: list[tuple[int, Any, str]]  # leaves whose value the program needs: position, value, name
+    results: list[Result]
+    spec: Any
+    writes: list[Write]
+    aliases: tuple[int, ...] | None  # for each leaf the first leaf that is the same handle; None: all differ
+    names: list[str]
+    created: list[str] = field(default_factory=list)  # lines that made Variables; such a trace serves one call only
+    reason: str = ""
+    built: Any = None
+    calls: int = 0
+    program: Any = None
+    compiled: Any = None
+    passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
+    expected: list[tuple[Any, ...]] = field(default_factory=list)  # of hidden values: shape, dtype, contents if guarded
+
+    # -- may it run this call? ------------------------------------------------------------------------------------------
+    def matches(self, leaves: Sequence[Any], instance: Any) -> list[Any] | None:
+        """The hidden handles if this program may run a call with these leaves (whose key it shares); else None."""
+        for k, value, _ in self.numbers:
+            if leaves[k] != value and not (leaves[k] != leaves[k] and value != value) or repr(leaves[k]) != repr(value):
+                return None
+        if (self.aliases is not None or self.writes) and not self._same_aliases(leaves):
+            return None
+        handles = self.watch.read(instance)
+        if handles is None:
+            return None
+        for handle, (shape, dtype, strides, contents) in zip(handles, self.expected):
+            value = current(handle)
+            if value.shape != shape or value.dtype != dtype or (strides != value.strides and not (
+                    strides is None and value.flags.c_contiguous)) or (contents is not None and contents != value.tobytes()):
+                return None
+        return handles
+
+    def difference(self, leaves: Sequence[Any], instance: Any) -> str:
+        """Why `matches` said no, in words."""
+        for k, value, name in self.numbers:
+            if repr(leaves[k]) != repr(value):
+                return f"argument '{name}' {value!r} -> {leaves[k]!r} (the program depends on its value)"
+        if (self.aliases is not None or self.writes) and not self._same_aliases(leaves):
+            return "which arguments are the same tensor"
+        changed = self.watch.difference(instance)
+        if changed:
+            return changed
+        for c, (shape, dtype, strides, contents) in zip(self.hidden, self.expected):
+            value = current(c.handle)
+            old, new = Type(shape, dtype), Type(value.shape, value.dtype)
+            if old != new:
+                return f"captured {c.node.name} {old!r} -> {new!r}"
+            if contents is not None and contents != value.tobytes():
+                return f"captured {c.node.name} changed its value, which Python code read at trace time"
+        return "a captured value's layout"
+
+    def _same_aliases(self, leaves: Sequence[Any]) -> bool:
+        return aliases_of(leaves) == self.aliases
+
+    # -- running ---------------------------------------------------------------------------------------------------------
+    def install(self, built: Any, build: Any) -> None:
+        """Make it runnable: `built` is the graph's program, `build` makes those of its derivatives when they are asked for."""
+        self.built = built
+        self.compiled = CompiledGraph(self.graph, build, built)
+        inputs = {n: k for k, n in enumerate(built.graph.inputs)}
+        # results that are an input itself must not share memory with a caller's NumPy array
+        self.passed = [(k, inputs[n]) for k, n in enumerate(built.graph.outputs) if n in inputs]
+        self.program = built.program
+
+    def run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
+        """Run the program on these leaves and handles."""
+        self.calls += 1
+        if self.writes:
+            self.check_writable(leaves)
+        arrays = self.gather(leaves, handles)
+        outputs = self.program(arrays)
+        for k, i in self.passed:
+            if self.source(i, leaves, handles).__class__ is np.ndarray:
+                outputs[k] = arrays[i].copy()
+        return self.deliver(outputs, leaves, handles)
+
+    def run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
+        """Run as one op that tapes hear."""
+        self.calls += 1
+        if self.writes:
+            self.check_writable(leaves)
+        arrays = self.gather(leaves, handles)
+        sources = [self.source(i, leaves, handles) for i in range(len(arrays))]
+        # the caller's own handles where they are tensors: tapes know those
+        tensors = [x if isinstance(x, Tensor) else wrap(np.array(a)) for x, a in zip(sources, arrays)]
+        outputs = self.compiled(tensors)
+        if self.writes:
+            self.write_back([t._value for t in outputs], leaves, handles)  # type: ignore[misc]
+        return self.rebuild(outputs, leaves, handles)
+
+    def source(self, i: int, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
+        """What input `i` of the program is read from."""
+        return leaves[self.leaves[i]] if i < len(self.leaves) else handles[i - len(self.leaves)]
+
+    def gather(self, leaves: Sequence[Any], handles: Sequence[Any]) -> list[np.ndarray]:
+        """The program's inputs."""
+        arrays = []
+        for k in self.leaves:
+            x = leaves[k]
+            cls = x.__class__
+            if cls is Tensor:
+                arrays.append(x._value)
+            elif cls in NUMBER_DTYPES:
+                arrays.append(np.asarray(x, NUMBER_DTYPES[cls]))
+            else:
+                arrays.append(current(x))
+        arrays.extend([current(h) for h in handles])
+        return arrays
+
+    def deliver(self, outputs: Sequence[np.ndarray], leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
+        """Write back what was written, and rebuild the function's result."""
+        if self.writes:
+            self.write_back(outputs, leaves, handles)
+        return self.rebuild([wrap(o) for o in outputs], leaves, handles)
+
+    def write_back(self, outputs: Sequence[np.ndarray], leaves: Sequence[Any], handles: Sequence[Any]) -> None:
+        for w in self.writes:
+            target = leaves[w.leaf] if w.leaf >= 0 else handles[w.hidden]
+            if isinstance(target, Tensor):
+                target._value = outputs[w.at]
+            else:
+                np.copyto(target, outputs[w.at])
+
+    def rebuild(self, outputs: Sequence[Tensor], leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
+        """The function's result from tensors of the graph's outputs."""
+        found: list[Any] = []
+        for r in self.results:
+            if r.kind == "output":
+                found.append(wrap(outputs[r.at]._value))
+            elif r.kind == "leaf":
+                found.append(leaves[r.at])
+            elif r.kind == "handle":
+                found.append(handles[r.at])
+            else:
+                found.append(r.value.copy() if r.kind == "array" else r.value)
+        return found[0] if self.spec is None else unflatten(self.spec, found)
+
+    def check_writable(self, leaves: Sequence[Any]) -> None:
+        """Refuse writes into read-only arrays, and into arrays that share memory with another writable argument: what the
+        other one would then hold depends on when it is read."""
+        for w in self.writes:
+            if w.leaf < 0 or not isinstance(leaves[w.leaf], np.ndarray):
+                continue
+            target = leaves[w.leaf]
+            if not target.flags.writeable:
+                raise ValueError(f"argument '{self.names[w.leaf]}' is written, but the array is read-only")
+            for k, other in enumerate(leaves):
+                if isinstance(other, np.ndarray) and other is not target and np.may_share_memory(target, other):
+                    raise shares_memory(self.names[w.leaf], self.names[k])
+
+
+def shares_memory(written: str, other: str) -> ValueError:
+    return ValueError(f"arguments '{written}' and '{other}' share memory and '{written}' is written inside the function, so '{other}' "
+                      f"would change with it; pass a copy of one of them")
+
+
+def current(handle: Any) -> np.ndarray:
+    """The array a handle stands for now."""
+    if isinstance(handle, Tensor):
+        value = handle._value
+        if value.__class__ is Node:
+            raise value.leaked("use")  # type: ignore[union-attr]
+        return value  # type: ignore[return-value]
+    return native(np.asarray(handle))
+
+
+def aliases_of(leaves: Sequence[Any]) -> tuple[int, ...] | None:
+    """For each leaf the first leaf that is the same handle; None if all handles differ."""
+    first: dict[int, int] = {}
+    found = tuple(first.setdefault(id(x), k) if isinstance(x, (Tensor, np.ndarray)) else k for k, x in enumerate(leaves))
+    return None if all(k == f for k, f in enumerate(found)) else found
+
+
+def record(function: Callable[..., Any], call: Call, signature: Signature, name: str, reach: Reach, *before: Any) -> Specialization:
+    """Run `function` on traced stand-ins for the leaves of `call`, and say what it did."""
+    names = signature.leaf_names(call.spec)
+    trace = Trace(name, reach.find)
+    aliases = aliases_of(call.leaves)
+    stand_ins: list[Any] = []
+    starts: dict[int, Node] = {}  # leaf -> its input node
+    for k, x in enumerate(call.leaves):
+        if aliases is not None and aliases[k] != k:
+            stand_ins.append(stand_ins[aliases[k]])
+            continue
+        stand_in, known = x, len(trace.inputs)
+        label = f"argument '{names[k]}'"
+        if is_number(x):
+            stand_in = trace.number(x, label)
+        elif is_array(x):
+            of = Type(tuple(x.shape), dtypes.as_dtype(x.dtype))
+            stand_in = trace.adopt(x, of, label) if isinstance(x, Tensor) and type(x) is not Tensor else trace.input(of, label)
+        stand_ins.append(stand_in)
+        if len(trace.inputs) > known:
+            starts[k] = trace.inputs[-1]
+    values = signature.rebuild(call, stand_ins)
+    try:
+        with recording(trace):
+            result = signature.call_with(function, values, *before)
+            outputs, results, spec = _results(trace, result, call, stand_ins, starts)
+    finally:
+        written = trace.close()
+    del values, result
+
+    adopted = {id(call.leaves[k]): k for k in starts if call.leaves[k] is stand_ins[k]}
+    hidden = [c for h, c in trace.captured.items() if h not in adopted]
+    place = {id(c.handle): k for k, c in enumerate(hidden)}
+    for r in results:
+        if r.kind == "handle":
+            r.at = place[id(r.value)]
+    writes = []
+
+    def output(t: Tensor) -> int:
+        outputs.append(t)
+        return len(outputs) - 1
+
+    for k, node in starts.items():
+        if k in adopted.values() or isinstance(call.leaves[k], np.generic) or node in trace.numbers:
+            continue
+        if stand_ins[k]._value is not node:
+            writes.append(Write(k, -1, output(wrap(stand_ins[k]._value))))
+    for handle, new in written:
+        if new._value is trace.captured[id(handle)].node if id(handle) in trace.captured else False:
+            continue
+        if id(handle) in adopted:
+            writes.append(Write(adopted[id(handle)], -1, output(new)))
+        elif id(handle) in place:
+            writes.append(Write(-1, place[id(handle)], output(new)))
+    graph = trace.finish(outputs)
+    hidden_nodes = {c.node for c in hidden}
+    position = {n: k for k, n in starts.items()}
+    ordered = sorted(graph.inputs, key=lambda n: n in hidden_nodes)
+    graph.inputs = tuple(ordered)
+    leaves = [position[n] for n in ordered if n not in hidden_nodes]
+    numbers = [(position[n], value, names[position[n]]) for n, value in trace.needed.items()]
+    _check_created(trace, name)
+    made = Specialization(graph, leaves, hidden, reach.watch([c.path or c.handle for c in hidden]), numbers, results, spec, writes, aliases,
+                          names, created=[where for _, where in trace.created])
+    for c in hidden:
+        value = current(c.handle)
+        made.expected.append((value.shape, value.dtype, None if value.flags.c_contiguous else value.strides,
+                              c.guard.tobytes() if c.guard is not None else None))
+    strides = {}
+    for k, value in enumerate(made.gather(call.leaves, [c.handle for c in hidden])):
+        if not value.flags.c_contiguous:
+            strides[k] = tuple(s // value.itemsize for s in value.strides)
+    if strides:
+        graph.notes["strides"] = strides
+    return made
+
+
+def _results(trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any],
+             starts: dict[int, Node]) -> tuple[list[Tensor], list[Result], Any]:
+    """The graph outputs and the recipe for a function's result."""
+    leaves, spec = ([result], None) if isinstance(result, Tensor) else flatten(result)
+    outputs: list[Tensor] = []
+    found: list[Result] = []
+    for x in leaves:
+        if isinstance(x, Number):
+            same = [k for k, node in starts.items() if node is x._value and node in trace.numbers]
+            if same:
+                found.append(Result("leaf", same[0]))
+                continue
+            x = core.cast(wrap(trace.node_of(x)), dtypes.default_of(x.dtype.kind))
+        elif isinstance(x, Tensor) and type(x) is not Tensor and (id(x) in trace.captured or any(x is s for s in stand_ins)):
+            leaf = next((k for k, s in enumerate(stand_ins) if s is x), None)
+            found.append(Result("handle", value=x) if leaf is None else Result("leaf", leaf))
+            continue
+        if isinstance(x, Tensor):
+            outputs.append(trace.read(x))
+            found.append(Result("output", len(outputs) - 1))
+        elif isinstance(x, np.ndarray):
+            found.append(Result("array", value=x.copy()))
+        else:
+            found.append(Result("static", value=x))
+    return outputs, found, spec
+
+
+def _check_created(trace: Trace, name: str) -> None:
+    """A Variable that nothing keeps after the trace would be a new one at each call: refuse it."""
+    for k, (_, where) in enumerate(trace.created):
+        # ours: the list entry, the capture, and the argument of getrefcount
+        if sys.getrefcount(trace.created[k][0]) <= 3:
+            raise creation_error(where, name, "is not kept by anything after the call")
+
+
+def creation_error(where: str, name: str, problem: str) -> TracerError:
+    return TracerError(f"the Variable created at {where}, inside {name}, {problem}. A function may create a Variable once and keep it "
+                       f"(if self.w is None: self.w = tj.Variable(...)); for a local value use a tensor.")

@@ -1,0 +1,311 @@
+"""The recorder: while a `Trace` is active, every op becomes a node of it.
+
+In: ops arriving through `apply`. Out: nodes, and what the traced code took from outside: captured values (hidden inputs), handles
+it wrote (extra outputs), Python numbers whose value it needed (guards).
+
+A value met from outside is *captured*: its handle becomes a hidden input, read afresh at each call. Which handle that is, and how to
+find it again, is known to `reach` (made by `captures.py`); a NumPy array that nothing outside reaches is a local of the traced
+code, so it becomes a constant. A handle that is rebound inside stands for a node until `close`, which gives it its value back.
+
+Read next: `captures.py` (what is reachable), `function.py` (who uses a finished trace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit.errors import TracerError, user_line
+from tracejit.ir import CONSTANT, GETITEM, INPUT, Graph, Node, Op, Type, reachable
+from tracejit.ops import core
+from tracejit.quiet import quietly
+from tracejit.tensor import Number, Tensor, evaluate, recording, state, wrap
+
+# A captured value of at most this many elements may be read by Python while tracing (`int(step)`); it is then guarded.
+GUARD_LIMIT = 64
+
+# Python numbers are traced in their own precision.
+NUMBER_DTYPES: dict[type, str] = {int: "int64", float: "float64", complex: "complex128"}
+
+
+@dataclass(slots=True, eq=False)
+class Captured:
+    """A value from outside: the handle it is read from at each call, and the input node that stands for it."""
+
+    handle: Any  # a Tensor, or an np.ndarray
+    node: Node
+    path: Any = None  # how `captures.py` finds the handle again; None: always this one
+    guard: np.ndarray | None = None  # its contents, if Python code has seen them
+
+
+class Trace:
+    """One recording. Use as `with recording(trace): ...` and call `close` when the code has run.
+
+    reach(x): (handle, path, name) that `x` was found through, or None if only the traced code itself holds it.
+    """
+
+    def __init__(self, name: str = "graph", reach: Callable[[Any], tuple[Any, Any, str] | None] | None = None):
+        self.name = name
+        self.where = ""
+        self.outer = state.trace
+        self.reach = reach
+        self.inputs: list[Node] = []
+        self.nodes: list[Node] = []
+        self.own: set[Node] = set()
+        self.captured: dict[int, Captured] = {}  # by id of the handle
+        self.numbers: dict[Node, int | float | complex] = {}  # inputs that are Python numbers, and their values now
+        self.needed: dict[Node, int | float | complex] = {}  # those whose value the program needs
+        self._originals: dict[int, tuple[Tensor, Any]] = {}  # by id of a written handle from outside: it, and its value before
+        self.created: list[tuple[Tensor, str]] = []  # Variables made inside, and where
+        self._known: dict[Node, np.ndarray | None] = {}  # value of nodes that depend on Python numbers only; None: unknown
+        self._snapshots: dict[int, tuple[np.ndarray, np.ndarray, Node]] = {}  # by id: the array (kept alive), its copy, the constant
+
+    # -- inputs ----------------------------------------------------------------------------------------------------------
+    def input(self, type: Type, name: str = "") -> Tensor:
+        """A new parameter."""
+        return wrap(self._input(type, name))
+
+    def number(self, value: int | float | complex, name: str = "") -> Number:
+        """A new parameter that stands for a Python number: 0-d and weak."""
+        node = self._input(Type((), np.dtype(NUMBER_DTYPES[value.__class__])), name)
+        self.numbers[node] = value
+        return core.as_number(wrap(node))  # type: ignore[return-value]
+
+    def adopt(self, handle: Tensor, type: Type, name: str = "") -> Tensor:
+        """A new parameter whose stand-in is the handle itself (a Variable passed as an argument)."""
+        self.captured[id(handle)] = Captured(handle, self._input(type, name))
+        return handle
+
+    def _input(self, type: Type, name: str) -> Node:
+        node = Node(INPUT, (), {"type": type}, type, "", name)
+        self.own.add(node)
+        self.inputs.append(node)
+        return node
+
+    # -- what `apply` and the ops ask for ------------------------------------------------------------------------------------
+    def emit(self, op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any]) -> Any:
+        """Record one op."""
+        inputs = tuple([self.node_of(a) for a in args])
+        node = self._add(op, inputs, attrs, op.infer(*[n.type for n in inputs], **attrs))
+        if node.type.__class__ is tuple:
+            return tuple(wrap(self._add(GETITEM, (node,), {"index": k}, t)) for k, t in enumerate(node.type))
+        return wrap(node)
+
+    def _add(self, op: Op, inputs: tuple[Node, ...], attrs: Mapping[str, Any], type: Any) -> Node:
+        node = Node(op, inputs, attrs, type, self.where or user_line(3))
+        self.nodes.append(node)
+        self.own.add(node)
+        return node
+
+    def node_of(self, tensor: Tensor) -> Node:
+        """The node that stands for a tensor's value here, capturing what comes from outside."""
+        value = tensor._value
+        if value.__class__ is Node and value in self.own:
+            return value  # type: ignore[return-value]
+        found = self.captured.get(id(tensor))
+        return found.node if found is not None else self._capture(tensor).node
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """The tensor's present value under a new handle."""
+        return wrap(self.node_of(tensor))
+
+    def lift(self, array: np.ndarray) -> Tensor:
+        """A NumPy array met by an op: a hidden input if something outside holds it, else a constant."""
+        found = self.captured.get(id(array))
+        if found is None and (self.reach is None or self.reach(array) is None):
+            if self.outer is not None:
+                return self.read(self.outer.lift(array))  # type: ignore[attr-defined]
+            return wrap(self._snapshot(array))
+        return wrap((found or self._capture(array)).node)
+
+    def constant(self, array: np.ndarray) -> Tensor:
+        """A value made by the traced code: a literal if it is a single number, else a constant that nobody writes."""
+        if array.ndim == 0:
+            return core.full(array.item(), (), array.dtype)
+        return wrap(self._add(CONSTANT, (), {"value": array}, Type(array.shape, array.dtype)))
+
+    def _snapshot(self, array: np.ndarray) -> Node:
+        """A constant with the array's present contents."""
+        found = self._snapshots.get(id(array))
+        if found is not None and found[1].tobytes() == array.tobytes():
+            return found[2]
+        copy = core.to_array(array)
+        node: Node = self.constant(copy)._value  # type: ignore[assignment]
+        self._snapshots[id(array)] = array, copy, node
+        return node
+
+    def _capture(self, x: Any) -> Captured:
+        """Make a hidden input of a value from outside."""
+        value = x._value if isinstance(x, Tensor) else x
+        if value.__class__ is Node and not self._is_outer(value):
+            raise value.leaked("use")
+        handle, path, name = (self.reach(x) if self.reach is not None else None) or (x, None, "")
+        found = self.captured.get(id(handle))
+        if found is None:
+            dtype = core.dtypes.as_dtype(value.dtype)
+            node = self._input(Type(value.shape, dtype), name or "captured value")
+            found = self.captured[id(handle)] = Captured(handle, node, path)
+        return found
+
+    def _is_outer(self, node: Node) -> bool:
+        trace = self.outer
+        while trace is not None:
+            if node in trace.own:  # type: ignore[attr-defined]
+                return True
+            trace = trace.outer  # type: ignore[attr-defined]
+        return False
+
+    # -- writes ----------------------------------------------------------------------------------------------------------
+    def written(self, handle: Tensor) -> None:
+        """Called before a handle is rebound: one from outside will get its value back at `close`."""
+        value = handle._value
+        if id(handle) in self._originals or (value.__class__ is Node and value in self.own):
+            return
+        self.node_of(handle)
+        self._originals[id(handle)] = handle, value
+
+    def create_variable(self, variable: Tensor, value: Any, dtype: Any = None) -> None:
+        """A Variable is being made by traced code: it starts with a concrete value, and is captured."""
+        if callable(value) and not isinstance(value, Tensor):
+            value = value()
+        if isinstance(value, Tensor):
+            known = self._value_now(value)
+            if known is None:
+                raise TracerError(f"Variable at {user_line()}: its first value depends on {self._sources(value)}, which is not known "
+                                  f"while {self.name} is traced; create it before the function, or from known values")
+            value = known
+        variable._value = core.to_array(value, dtype)
+        node = self._input(Type(variable.shape, variable.dtype), "new Variable")
+        self.captured[id(variable)] = Captured(variable, node)
+        self.created.append((variable, user_line()))
+
+    def _value_now(self, tensor: Tensor) -> np.ndarray | None:
+        """The value a traced tensor has in this very call, from Python numbers and captured values (arguments are unknown)."""
+        node = self.node_of(tensor)
+        values: dict[Node, np.ndarray | None] = {}
+        for c in self.captured.values():
+            _, value = self._originals.get(id(c.handle), (None, getattr(c.handle, "_value", c.handle)))
+            values[c.node] = value if isinstance(value, np.ndarray) else None
+        return self._compute(node, values)
+
+    # -- leaving for Python --------------------------------------------------------------------------------------------------
+    def concrete(self, tensor: Tensor, purpose: str) -> np.ndarray:
+        """The value of a tensor that Python wants to see; guarded if it can change, TracerError if it cannot be known now."""
+        value = tensor._value
+        if value.__class__ is Node and value not in self.own:
+            if self._is_outer(value):  # type: ignore[arg-type]
+                return self.outer.concrete(tensor, purpose)  # type: ignore[union-attr]
+            raise value.leaked(purpose)  # type: ignore[union-attr]
+        if value.__class__ is not Node:
+            return self._read_captured(tensor, purpose)
+        found = self._compute(value, self._known)  # type: ignore[arg-type]
+        if found is None:
+            raise self._unknown(tensor, purpose)
+        for node in reachable([value]):  # type: ignore[list-item]
+            if node in self.numbers:
+                self.needed[node] = self.numbers[node]
+        return found
+
+    def _read_captured(self, tensor: Tensor, purpose: str) -> np.ndarray:
+        captured = self.captured.get(id(tensor)) or self._capture(tensor)
+        value: np.ndarray = tensor._value  # type: ignore[assignment]
+        if value.size > GUARD_LIMIT:
+            raise self._unknown(tensor, purpose)
+        captured.guard = value.copy()
+        return value
+
+    def _compute(self, wanted: Node, known: dict[Node, np.ndarray | None]) -> np.ndarray | None:
+        """Value of a node that depends only on Python numbers and on what `known` holds; None otherwise."""
+        stack = [wanted]
+        while stack:
+            node = stack[-1]
+            if node in known:
+                stack.pop()
+                continue
+            if node.op is INPUT:
+                number = self.numbers.get(node)
+                known[node] = None if number is None else np.asarray(number, node.dtype)
+                continue
+            missing = [i for i in node.inputs if i not in known]
+            if missing:
+                stack.extend(missing)
+                continue
+            args = [known[i] for i in node.inputs]
+            if node.op.stateful or any(a is None for a in args):
+                known[node] = None
+            else:
+                with recording(None):
+                    result = quietly(node.op.eager, *args, **node.attrs)
+                known[node] = result if result.__class__ is tuple else np.asarray(result)
+        return known[wanted]
+
+    def _sources(self, tensor: Tensor) -> str:
+        """The inputs a tensor depends on, as text."""
+        names = [f"{n.name or 'an input'} ({n.type!r})" for n in self.inputs if n in reachable([self.node_of(tensor)])]
+        return ", ".join(dict.fromkeys(names)) or "an op with effects"
+
+    def _unknown(self, tensor: Tensor, purpose: str) -> TracerError:
+        made = getattr(tensor._value, "where", "")
+        return TracerError(f"{purpose} at {user_line()}: this value is not known while {self.name} is being traced. It depends on "
+                           f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_advice(purpose)}")
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+    def close(self) -> list[tuple[Tensor, Tensor]]:
+        """Give written handles from outside their values back; each with the value that was written to it."""
+        found = []
+        for handle, original in self._originals.values():
+            new, handle._value = handle._value, original
+            found.append((handle, wrap(new)))
+        self._originals = {}
+        return found
+
+    def finish(self, outputs: Sequence[Tensor], name: str = "") -> Graph:
+        """What was recorded, with these outputs."""
+        nodes = tuple(self.node_of(t) for t in outputs)  # may capture a further input
+        return Graph(tuple(self.inputs), tuple(self.nodes), nodes, name or self.name)
+
+
+def _advice(purpose: str) -> str:
+    """The rewrite for each way of leaving the trace."""
+    if purpose == "bool()":
+        return ("Python control flow on traced tensors (if, while, and, or, not, assert) needs a value now. Choose between values with "
+                "tj.where(condition, a, b); choose what runs with tj.cond, tj.while_loop or tj.fori_loop.")
+    if purpose in ("int()", "float()", "complex()", "item()"):
+        return ("A 0-d tensor already works as a number in arithmetic, comparisons and indexing: leave the conversion out. If the value is "
+                "a size or an option, pass it as a Python number.")
+    if "integer" in purpose:
+        return ("Sizes, axes and trip counts must be known while tracing: use the size of an argument (x.shape), or pass the number as a "
+                "Python int.")
+    return "Use tj functions (np functions on tensors are traced too), or return the tensor and convert it outside."
+
+
+def trace_function(f: Callable[..., Any], *types: Type, name: str = "", names: Sequence[str] = ()) -> Graph:
+    """The graph of a function of tensors, given the types of its arguments. It returns a tensor or a tuple of them.
+
+    Values captured from outside become further inputs; their handles are in `notes["captured"]`.
+    """
+    trace = Trace(name or getattr(f, "__name__", "graph"))
+    args = [trace.input(t, names[k] if k < len(names) else "") for k, t in enumerate(types)]
+    try:
+        with recording(trace):
+            result = f(*args)
+            outputs = [core.as_tensor(t) for t in (result if isinstance(result, (tuple, list)) else (result,))]
+            graph = trace.finish(outputs)
+    finally:
+        written = trace.close()
+    if written:
+        raise TracerError(f"{trace.name}: writes a tensor from outside")
+    graph.notes["captured"] = [c.handle for c in trace.captured.values()]
+    return graph
+
+
+def rewrite(graph: Graph, rule: Callable[[Node, list[Any]], Any]) -> Graph:
+    """`graph` replayed into a new one; where `rule(node, args)` gives a tensor, it replaces the node's result."""
+    trace = Trace(graph.name)
+    with recording(trace):
+        new = trace.finish(evaluate(graph, [trace.input(n.type, n.name) for n in graph.inputs], rule))
+    new.notes.update(graph.notes)
+    return new
