@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -59,6 +60,8 @@ class _Block:
 
 
 class _Lease(weakref.ref):
+    """Knows when the array over a block has died."""
+
     __slots__ = ("block",)
     block: _Block
 
@@ -102,6 +105,7 @@ def set_limit(n: int) -> None:
         _collect()
 
 
+@lru_cache(4096)
 def size_class(nbytes: int) -> int:
     """The block size that serves `nbytes`: eight sizes for each power of two, in whole pages."""
     step = max(_PAGE, 1 << max(0, (nbytes - 1).bit_length() - 4))
@@ -110,16 +114,17 @@ def size_class(nbytes: int) -> int:
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialised array, as `np.empty`, from recycled memory when it is large."""
-    dtype = np.dtype(dtype)
+    if not isinstance(dtype, np.dtype):
+        dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < SMALL:
         return np.empty(shape, dtype)
     global _in_use, _cached, _hits, _misses
     size = size_class(nbytes)
     with _lock:
-        _collect()
-        blocks = _free.get(size)
-        if blocks:
+        if _returned:
+            _collect()
+        if blocks := _free.get(size):
             block = blocks.pop()
             _cached -= size
             _hits += 1
@@ -184,7 +189,10 @@ def _collect() -> None:
         if sys.getrefcount(block.memory) <= 2:
             _clock += 1
             block.stamp = _clock
-            _free.setdefault(block.size, deque()).append(block)
+            blocks = _free.get(block.size)
+            if blocks is None:
+                blocks = _free[block.size] = deque()
+            blocks.append(block)
             _cached += block.size
     if _cached > _limit:
         _release(_cached - _limit)
