@@ -68,7 +68,9 @@ def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
     if kernel.serial:
         return 1
     sizes: dict[int, int] = {}
-    dtypes = [s.dtype for s in kernel.stmts if s.op not in ("const", "param", "coord")]
+    wanted = [i for stage in kernel.stages for i in _KernelEmitter._roots(stage)]
+    usual = [i for i in detours(kernel.stmts, range(len(kernel.stmts)), wanted) if not isinstance(i, Detour)]
+    dtypes = [kernel.stmts[i].dtype for i in usual if kernel.stmts[i].op not in ("const", "param", "coord")]
     numbers = [d for d in dtypes if d.kind != "b"] or dtypes
     for d in [*numbers, *(w.dtype for w in kernel.writes if w.dtype.kind != "b"), *(a.dtype for a in kernel.accumulators)]:
         size = 4 if d == F16 else d.itemsize
@@ -171,21 +173,23 @@ class _KernelEmitter:
         return roots
 
     def _work(self, stage: Stage, known: Iterable[int] = (), roots: Sequence[int] | None = None) -> _Work:
-        needed = self._closure(self._roots(stage) if roots is None else roots, known)
+        wanted = self._roots(stage) if roots is None else roots
+        needed = self._closure(wanted, known)
         levels: list[list[int]] = [[] for _ in range(self.vector_level + 1)]
         for i in needed:
             levels[self._level(i)].append(i)
         accesses = {self.k.stmts[i].attrs[0] for i in needed if self.k.stmts[i].op == "load"}
         if roots is None:
             accesses |= {len(self.k.reads) + s.write for s in stage.stores}
+        vectors = detours(self.k.stmts, levels[self.vector_level], wanted)
         cost = float(len(stage.stores))
-        for i in levels[self.vector_level]:
+        for i in (i for item in vectors for i in (item.selects if isinstance(item, Detour) else (item,))):
             s = self.k.stmts[i]
             weight = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16}.get(s.op, 1)
             if s.op == "load" and (s.args or self.accesses[s.attrs[0]].strides[self.vdim] == "s"):
                 weight = 8
             cost += weight * max(1.0, s.dtype.itemsize * self.lanes / self.width)
-        return _Work(stage, tuple(map(tuple, levels)), tuple(sorted(accesses)), cost)
+        return _Work(stage, tuple(map(tuple, levels)), tuple(vectors), tuple(sorted(accesses)), cost)
 
     # ---- small tools
 
@@ -1010,4 +1014,4 @@ class _KernelEmitter:
             self.e.scatter(value, pointer, self.e.splat(self.num(0)) if index is None else index, dtype, mask)
 
 
-_NOTHING = _Work(Stage(True), (), (), 0.0)
+_NOTHING = _Work(Stage(True), (), (), (), 0.0)

@@ -34,7 +34,7 @@ from llvmlite import ir
 
 from tracejit import config
 from tracejit.config import Options
-from tracejit.lower import emit_llvm, emit_scalar_llvm
+from tracejit.lower import emit_llvm, emit_scalar_llvm, rare
 from tracejit.lower.kernel import Kernel
 
 _MAGIC = b"tracejit object 1\n"
@@ -55,6 +55,16 @@ _stats = Stats()
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}  # function name (made from its key) -> address
 _engines: list[Any] = []  # keeps loaded code alive
+
+
+def _after_fork() -> None:
+    """In a child: whoever held the lock is not here."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def stats() -> Stats:
@@ -95,7 +105,8 @@ def native_module(key: str, emit: Callable[[ir.Module], None], names: Sequence[s
 def build(kernels: Sequence[Kernel], options: Options) -> list[int]:
     """Addresses of the functions of `kernels`, compiling those that neither memory nor disk has, in one unit."""
     flags = f"fastmath={options.fastmath}"
-    keys = [_key("kernel", k.text, flags, _source(emit_llvm.__file__), _source(emit_scalar_llvm.__file__)) for k in kernels]
+    sources = [_source(m.__file__) for m in (emit_llvm, emit_scalar_llvm, rare)]
+    keys = [_key("kernel", k.text, flags, *sources) for k in kernels]
     names = [f"tracejit_{key}" for key in keys]
     with _lock:
         missing: dict[str, tuple[str, Kernel]] = {}
@@ -111,8 +122,11 @@ def build(kernels: Sequence[Kernel], options: Options) -> list[int]:
         if missing:
             start = time.perf_counter()
             code = _compile_kernels({name: kernel for name, (_, kernel) in missing.items()}, options)
+            seconds = time.perf_counter() - start
             _stats.compiles += 1
-            _stats.seconds += time.perf_counter() - start
+            _stats.seconds += seconds
+            if config.debug.log:
+                print(f"tracejit: compiled {len(missing)} kernels in {seconds * 1e3:.1f} ms", file=sys.stderr)
             _publish(list(missing), code, [key for key, _ in missing.values()])
         return [_addresses[name] for name in names]
 
@@ -125,6 +139,13 @@ def _source(path: str) -> str:
     """A digest of a source file: code made by another version of it is other code."""
     with open(path, "rb") as f:
         return hashlib.sha256(f.read()).hexdigest()
+
+
+@cache
+def _lowering() -> str:
+    """A digest of all that turns a kernel into code."""
+    folder = os.path.dirname(emit_llvm.__file__)
+    return "".join(_source(os.path.join(folder, f)) for f in sorted(os.listdir(folder)) if f.endswith(".py"))
 
 
 @cache
@@ -253,7 +274,7 @@ def _directory() -> str:
 
 
 def _load_file(key: str) -> bool:
-    """Load the object stored under `key`; a missing or damaged file is no file."""
+    """Load the object stored under `key`. A damaged file is removed, and is as good as missing."""
     directory = _directory()
     if not directory:
         return False
@@ -291,7 +312,8 @@ def _publish(names: Sequence[str], code: bytes, keys: Sequence[str]) -> None:
         for key in keys[1:]:
             _link(temporary, os.path.join(directory, key))
         os.replace(temporary, os.path.join(directory, keys[0]))
-        _trim(directory)
+        if _stats.compiles % 16 == 1:
+            _trim(directory)
     except OSError as error:
         _warn_once(f"tracejit: machine code is not kept in {directory}: {error}")
 
