@@ -173,7 +173,7 @@ def _take_mask(found: Selection, mask: Tensor | np.ndarray, shape: Shape, axis: 
     elif mask.ndim == 0:  # indexes a new dim of extent 1, with one element or none
         _array(found, np.zeros(int(mask), np.int64))
         found.shape.append(1)
-    places = None if isinstance(mask, Tensor) else mask.nonzero()
+    places = None if isinstance(mask, Tensor) or not mask.ndim else mask.nonzero()
     for k, n in enumerate(mask.shape):
         if places is not None:
             _array(found, places[k])
@@ -241,7 +241,7 @@ def _fits(t: Tensor, value: Any, mode: str) -> Any:
                         f"cast one of them")
     if not number:
         return cast(value, t.dtype)
-    return np.full((), value, t.dtype).item()  # NumPy's errors for what does not fit
+    return np.asarray(value, t.dtype).item()  # NumPy's errors for what does not fit
 
 
 _ELEMENTWISE = {"add": lambda x, v: x + v, "mul": lambda x, v: x * v,
