@@ -1,7 +1,7 @@
 """Elementwise primitives beyond arithmetic: powers, exponentials, trigonometry, error and gamma functions, activations.
 
 In: promoted, broadcast operands (integers become floats). Out: one public function per op, and plain functions made of
-them. The scalar rules are `lower.mathlib`'s polynomials; the eager meaning is NumPy's or SciPy's function of the same name.
+them. The scalar rules are `lower.mathlib`'s polynomials; the eager meaning is NumPy's or SciPy's function of that name.
 """
 
 from __future__ import annotations
@@ -348,8 +348,8 @@ POLYGAMMA = elementwise(
 def polygamma(n: int, x: Any) -> Tensor:
     """The n-th derivative of digamma at x, elementwise; n is an int >= 0.
 
-    >>> polygamma(1, [1.0, 2.0]).tolist()
-    [1.6449340581893921, 0.644934058189392]
+    >>> print(polygamma(1, [1.0, 2.0]))
+    tj.Tensor([1.644934  0.6449341], shape=(2,), dtype=float32)
     """
     if n == 0:
         return digamma(x)
