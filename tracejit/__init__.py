@@ -59,12 +59,13 @@ _LATER = {
     "ops.random": ["random_uniform", "random_normal"],
     "ops.scan": ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "diff"],
     "ops.statistics": [],
-    "ops.marks": ["stop_gradient"],
     "variable": ["Variable"],
     "tape": ["GradientTape", "UnconnectedGradients"],
-    "gradients": ["grad", "value_and_grad", "vjp", "jvp", "hvp", "jacobian", "hessian", "check_grads", "stop_gradient",
-                  "custom_gradient", "checkpoint", "gradients_function", "value_and_gradients_function",
-                  "implicit_gradients", "implicit_value_and_gradients"],
+    "gradients": ["grad", "value_and_grad", "vjp", "jvp", "hvp", "jacobian", "jacrev", "jacfwd", "hessian", "stop_gradient",
+                  "gradients_function", "value_and_gradients_function", "implicit_gradients",
+                  "implicit_value_and_gradients"],
+    "custom": ["custom_gradient", "custom_vjp", "checkpoint"],
+    "check": ["check_grads"],
     "function": ["function", "explain", "stats", "spec"],
 }
 for _name, _names in _LATER.items():

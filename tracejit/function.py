@@ -42,14 +42,15 @@ from tracejit.tensor import Tensor, state, wrap
 from tracejit.trace.captures import Reach
 from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
+from tracejit.trace.passes.dissolve import dissolve, settle
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.signature import Call, Signature, flatten, is_array, leaf_key, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
 
-PASSES: tuple[Pass, ...] = (fold, simplify, cse, dce)
-FAST_PASSES: tuple[Pass, ...] = (fold, simplify_fast, cse, dce)  # with fastmath
+PASSES: tuple[Pass, ...] = (dissolve, fold, simplify, cse, dce, settle)
+FAST_PASSES: tuple[Pass, ...] = (dissolve, fold, simplify_fast, cse, dce, settle)  # with fastmath
 
 
 @dataclass(slots=True)

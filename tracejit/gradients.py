@@ -21,7 +21,7 @@ from tracejit.ops import core, marks
 from tracejit.ops.movement import permuted
 from tracejit.tape import GradientTape, basis, seed, stacked
 from tracejit.tensor import Tensor, wrap
-from tracejit.trace.autodiff import differentiable
+from tracejit.trace.autodiff import Key, accumulate, differentiable
 from tracejit.trace.signature import flatten, leaf_names, unflatten
 from tracejit.variable import Variable
 
@@ -30,20 +30,21 @@ Function = Callable[..., Any]
 
 # -- arguments and results ---------------------------------------------------------------------------------------------
 class Inputs:
-    """A call's arguments with the float leaves of some of them made into tensors to differentiate by.
+    """A call's arguments with the float leaves of those at `argnums` (None: all that have any) made into tensors to
+    differentiate by.
 
     args: what to call the function with. values: those tensors (Variables stay themselves). names: how errors call
     them.
     """
 
-    def __init__(self, f: Function, args: Sequence[Any], argnums: int | Sequence[int]):
+    def __init__(self, f: Function, args: Sequence[Any], argnums: int | Sequence[int] | None):
         self.single = isinstance(argnums, int)
         self.args = list(args)
         self.values: list[Tensor] = []
         self.names: list[str] = []
         self._handles: list[tuple[Any, Tensor, Tensor]] = []  # (what the caller passed, what f gets, its first value)
         self._places: list[tuple[Any, list[int | None]]] = []  # per argument: structure, and which value is each leaf
-        for k in [argnums] if isinstance(argnums, int) else argnums:
+        for k in range(len(args)) if argnums is None else [argnums] if isinstance(argnums, int) else argnums:
             k = _position(f, k, len(args))
             name = _parameter_name(f, k)
             leaves, spec = flatten(args[k])
@@ -53,7 +54,7 @@ class Inputs:
                 places.append(len(self.values) if _is_float(x) else None)
                 if places[-1] is not None:
                     leaves[j] = self._tensor(x, names[j])
-            if all(p is None for p in places):
+            if all(p is None for p in places) and argnums is not None:
                 raise TypeError(_not_float(name, args[k], leaves))
             self.args[k] = unflatten(spec, leaves)
             self._places.append((spec, places))
@@ -156,6 +157,16 @@ def _with_aux(f: Function, result: Any) -> tuple[Any, Any]:
     return result
 
 
+def outputs(leaves: Sequence[Any]) -> list[Tensor | None]:
+    """The leaves of a result as tensors; None for what has no derivative (integers, strings, None)."""
+    found: list[Tensor | None] = []
+    for x in leaves:
+        is_number = isinstance(x, (Tensor, np.ndarray, np.generic, float, complex))
+        y = core.strong(core.as_tensor(x)) if is_number else None
+        found.append(y if y is not None and differentiable(y) else None)
+    return found
+
+
 def _scalar(verb: str, f: Function, y: Any) -> Tensor:
     """The value to differentiate, which must be one real float."""
     if not isinstance(y, (Tensor, np.ndarray, np.generic, int, float, complex)):
@@ -238,22 +249,21 @@ def vjp(f: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     >>> pull(1.0)
     (tj.Tensor(6.0, shape=(), dtype=float32),)
     """
-    inputs = Inputs(f, primals, tuple(range(len(primals))))
+    inputs = Inputs(f, primals, None)
     tape, result = _run(f, inputs, {})
     value, aux = _with_aux(f, result) if has_aux else (result, None)
     leaves, spec = flatten(value)
-    outs = [x if isinstance(x, Tensor) else core.as_tensor(x) for x in leaves]
-    keys = [tape.key(y) for y in outs]
+    outs = outputs(leaves)
+    keys = [None if y is None else tape.key(y) for y in outs]
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
         given, structure = flatten(cotangent)
         if structure != spec:
             raise ValueError(f"vjp: the cotangent's structure {structure} differs from the result's {spec}")
-        seeds: dict[int, Tensor] = {}
+        seeds: dict[Key, Tensor] = {}
         for key, y, g in zip(keys, outs, given, strict=True):
-            if g is not None and differentiable(y):
-                g = seed(y, g)
-                seeds[key] = g if key not in seeds else seeds[key] + g  # type: ignore[operator]
+            if key is not None and y is not None and g is not None:
+                accumulate(seeds, key, seed(y, g))
         found = tape.cotangents(seeds, inputs.values)
         return inputs.pack(_filled(tape, inputs, found))
 
@@ -270,16 +280,15 @@ def jvp(f: Function, primals: Any, tangents: Any, has_aux: bool = False) -> tupl
     (tj.Tensor(9.0, shape=(), dtype=float32), tj.Tensor(6.0, shape=(), dtype=float32))
     """
     primals = _arguments(primals)
-    inputs = Inputs(f, primals, tuple(range(len(primals))))
+    inputs = Inputs(f, primals, None)
     moving = inputs.unpack(_arguments(tangents), "jvp: tangents")
     tape, result = _run(f, inputs, {})
     value, aux = _with_aux(f, result) if has_aux else (result, None)
     leaves, spec = flatten(value)
     start = {tape.key(x): t for x, t in zip(inputs.values, moving, strict=True) if t is not None}
-    outs = [core.as_tensor(x) for x in leaves]
-    moved = tape.tangents(start, outs)
-    filled = [(core.full(0, y.shape, y.dtype) if differentiable(y) else None) if t is None else t
-              for y, t in zip(outs, moved, strict=True)]
+    outs = outputs(leaves)
+    moved = iter(tape.tangents(start, [y for y in outs if y is not None]))
+    filled = [None if y is None else core.full(0, y.shape, y.dtype) if (t := next(moved)) is None else t for y in outs]
     out = unflatten(spec, filled)
     return (value, out, aux) if has_aux else (value, out)
 
