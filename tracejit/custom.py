@@ -137,9 +137,9 @@ def _traced_rule(f: Function, rule: Rule, ys: Sequence[Tensor]) -> tuple[Graph, 
     """The rule as a graph of the cotangents and of the values it takes from outside, and those values."""
     trace = Trace(f"{_name(f)}_rule")
     with recording(trace):
-        gs = [trace.argument(Type(y.shape, y.dtype)) if differentiable(y) else None for y in ys]
+        gs = [trace.input(Type(y.shape, y.dtype)) if differentiable(y) else None for y in ys]
         slopes = rule(gs)
-        graph = trace.graph([d for d in slopes if d is not None])
+        graph = trace.finish([d for d in slopes if d is not None])
     if trace.close():
         raise TypeError(f"custom_gradient: the rule of {_name(f)} writes a tensor or variable from outside")
     graph.notes["cotangents"] = tuple(k for k, d in enumerate(slopes) if d is not None)
@@ -252,7 +252,7 @@ def _traced_checkpoint(f: Function, args: Any, kwargs: Any) -> Any:
     inputs = [leaves[k] for k in places]
     trace = Trace(_name(f))
     for k, x in zip(places, inputs, strict=True):
-        leaves[k] = trace.argument(Type(x.shape, x.dtype))
+        leaves[k] = trace.input(Type(x.shape, x.dtype))
     handles = [leaves[k] for k in places]
     before = [h._value for h in handles]
     with recording(trace):
@@ -260,8 +260,8 @@ def _traced_checkpoint(f: Function, args: Any, kwargs: Any) -> Any:
         results, structure = flatten(f(*new_args, **new_kwargs))
         ys = [core.as_tensor(y) for y in results]
         written = [(x, h) for x, h, v in zip(inputs, handles, before, strict=True) if h._value is not v]
-        written += [(c.handle, h) for c, h in trace.close()]
-        body = trace.graph([*ys, *(h for _, h in written)])
+        written += trace.close()
+        body = trace.finish([*ys, *(h for _, h in written)])
     captured = [core.as_tensor(c.handle) for c in trace.captured.values()]
     outs = apply(CHECKPOINT, (*inputs, *captured), {"body": body})
     for (handle, _), value in zip(written, outs[len(ys):], strict=True):

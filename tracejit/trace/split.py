@@ -25,8 +25,8 @@ def pullback(graph: Graph, seeded: Sequence[int] | None = None) -> Graph:
     with recording(None):
         trace = Trace(f"{graph.name}_pullback")
     with recording(trace):
-        xs = [trace.argument(Type(n.shape, n.dtype), n.name) for n in graph.inputs]
-        gs = [trace.argument(Type(graph.outputs[k].shape, graph.outputs[k].dtype), f"cotangent {k}") for k in seeded]
+        xs = [trace.input(Type(n.shape, n.dtype), n.name) for n in graph.inputs]
+        gs = [trace.input(Type(graph.outputs[k].shape, graph.outputs[k].dtype), f"cotangent {k}") for k in seeded]
         tape = Recording()
         keys = [tape.key(x) for x in xs]
         for x in xs:
@@ -39,7 +39,7 @@ def pullback(graph: Graph, seeded: Sequence[int] | None = None) -> Graph:
             accumulate(seeds, tape.key(ys[k]), g)
         found = backward(tape.records, seeds, {k for k, x in zip(keys, xs, strict=True) if differentiable(x)})
         reached = tuple(k for k, key in enumerate(keys) if key in found)
-        joint = trace.graph([*ys, *(found[keys[k]] for k in reached)])
+        joint = trace.finish([*ys, *(found[keys[k]] for k in reached)])
     joint.notes["cotangents"] = reached
     return joint
 
@@ -115,5 +115,5 @@ def _copied(inputs: tuple[Node, ...], nodes: tuple[Node, ...], outputs: tuple[No
     with recording(None):
         trace = Trace(name)
     with recording(trace):
-        values = [trace.argument(Type(n.shape, n.dtype), n.name) for n in inputs]
-        return trace.graph(evaluate(Graph(inputs, nodes, outputs, name), values))
+        values = [trace.input(Type(n.shape, n.dtype), n.name) for n in inputs]
+        return trace.finish(evaluate(Graph(inputs, nodes, outputs, name), values))
