@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import statistics
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -502,6 +507,39 @@ def test_memory_is_flat() -> None:
     for _ in range(200):
         run([x])
     assert pool.stats().in_use == start
+
+
+_ENDING = """
+    import threading, time
+    import numpy as np
+    from plan_samples import buffer, plan, program, step
+
+    n = 5_000_000
+    run = program(plan([buffer("input", n), buffer("output", n)], [step("neg", [0], 1, (n,))]))
+    x = np.ones(n, "f4")
+
+    def forever():
+        while True:
+            run([x])
+
+    class Slow:
+        def __del__(self, sleep=time.sleep):
+            sleep(0.1)
+
+    for _ in range(3):
+        threading.Thread(target=forever, daemon=True).start()
+    slow = Slow()
+    time.sleep(0.05)
+"""
+
+
+def test_the_interpreter_ends_while_programs_run() -> None:
+    """Daemon threads come back from native code when there is no interpreter to come back to."""
+    here, script = Path(__file__).parent, textwrap.dedent(_ENDING)
+    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_profile() -> None:

@@ -65,7 +65,6 @@ def _footprint(access: Access, view: View, extents: tuple[int, ...]) -> int:
     return n
 
 
-@cache
 def _element_cost(kernel: Kernel) -> float:
     cost = 0.0
     for s in kernel.stmts:
