@@ -1,10 +1,11 @@
 """Scalar statements as LLVM instructions, on single values or on vectors of a fixed number of lanes.
 
 In: `Stmt` records with LLVM values as operands (an operand is a vector if it differs between lanes, else a scalar).
-Out: LLVM values; memory accesses of vectors; what each accumulator does per vector, across lanes and between partial results.
+Out: LLVM values; memory accesses of vectors; what each accumulator does per vector, across lanes and between partial
+results.
 
-float16 values are kept rounded to half; arithmetic on them is done in float. bool values are i1, bools in memory are bytes.
-Nothing here is undefined for lanes that a mask switches off, except that their results are arbitrary.
+float16 values are kept rounded to half; arithmetic on them is done in float. bool values are i1, bools in memory are
+bytes. Lanes that a mask switches off compute arbitrary results, and do nothing undefined.
 
 Read next: `emit_llvm.py` (the loops around the statements).
 """
@@ -22,7 +23,8 @@ from tracejit.errors import InternalError
 from tracejit.lower.kernel import Accumulator
 from tracejit.lower.scalar import BOOL, F16, F32, F64, I32, I64, Stmt
 
-I1, I8, INT32, INT64, PTR, VOID = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.PointerType(), ir.VoidType()
+I1, I8, INT32, INT64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+PTR, VOID = ir.PointerType(), ir.VoidType()
 _FLOATS = {2: ir.HalfType(), 4: ir.FloatType(), 8: ir.DoubleType()}
 _INTS = {1: I8, 2: ir.IntType(16), 4: INT32, 8: INT64}
 FAST = ("nnan", "ninf", "nsz", "arcp", "afn", "reassoc", "contract")
@@ -113,8 +115,9 @@ class Emitter:
         vec = self.vector(value.type)
         if isinstance(value, Literal):
             return Literal(vec, f"splat ({value.type} {value.get_reference()})")
-        one = self.b.insert_element(Literal(vec, "poison"), value, literal(0, INT32))
-        return self.b.shuffle_vector(one, Literal(vec, "poison"), Literal(ir.VectorType(INT32, self.lanes), "zeroinitializer"))
+        nothing = Literal(vec, "poison")
+        one = self.b.insert_element(nothing, value, literal(0, INT32))
+        return self.b.shuffle_vector(one, nothing, Literal(ir.VectorType(INT32, self.lanes), "zeroinitializer"))
 
     def iota(self, typ: ir.IntType) -> ir.Value:
         """0, 1, 2, ... along the lanes."""
@@ -129,9 +132,9 @@ class Emitter:
             function = ir.Function(module, ir.FunctionType(ret, [a.type for a in args]), name)
         return self.b.call(function, args, fastmath=flags)
 
-    def intrinsic(self, name: str, args: Sequence[ir.Value], ret: ir.Type | None = None, flags: Sequence[str] = ()) -> ir.Value:
-        """Call `llvm.<name>` overloaded on the type of its first operand."""
-        return self.call(f"llvm.{name}.{_suffix(args[0].type)}", args[0].type if ret is None else ret, args, flags)
+    def intrinsic(self, name: str, args: Sequence[ir.Value], flags: Sequence[str] = ()) -> ir.Value:
+        """Call `llvm.<name>` overloaded on the type of its first operand, which is that of its result."""
+        return self.call(f"llvm.{name}.{_suffix(args[0].type)}", args[0].type, args, flags)
 
     def tail_mask(self, remaining: ir.Value) -> ir.Value:
         """Lanes below `remaining` (an i64 of at least 1)."""
@@ -415,12 +418,14 @@ class Emitter:
         keep = Literal(self.vector(I1), "<" + ", ".join(f"i1 {('true', 'false')[j % 2]}" for j in range(n)) + ">")
         for half in range(2):
             spread = ", ".join(f"i32 {half * (n // 2) + j // 2}" for j in range(n))
-            part = self.b.shuffle_vector(value, Literal(value.type, "poison"), Literal(ir.VectorType(INT32, n), f"<{spread}>"))
+            picks = Literal(ir.VectorType(INT32, n), f"<{spread}>")
+            part = self.b.shuffle_vector(value, Literal(value.type, "poison"), picks)
             where = self.at(pointer, literal(half * n, INT64), dtype)
             self.call(f"llvm.masked.store.{_suffix(value.type)}.p0", VOID,
                       [part, where, literal(dtype.itemsize, INT32), keep])
 
-    def scatter(self, value: ir.Value, pointer: ir.Value, index: ir.Value, dtype: np.dtype, mask: ir.Value | None) -> None:
+    def scatter(self, value: ir.Value, pointer: ir.Value, index: ir.Value, dtype: np.dtype,
+                mask: ir.Value | None) -> None:
         value = self._out(self.splat(value), dtype)
         mask = literal(True, self.vector(I1)) if mask is None else self.splat(mask)
         self.call(f"llvm.masked.scatter.{_suffix(value.type)}.v{self.lanes}p0", VOID,
@@ -429,8 +434,8 @@ class Emitter:
     # ---- accumulators
 
     def compensated(self, a: Accumulator) -> bool:
-        """Whether rounding errors are collected in a second sum. It costs nothing next to memory, and float sums come out
-        more exact than pairwise ones whatever their length."""
+        """Whether rounding errors are collected in a second sum: free next to memory, and more exact than pairwise
+        summation at any length."""
         return a.op == "add" and a.dtype in (F32, F64) and not self.fastmath
 
     def state_dtypes(self, a: Accumulator) -> list[np.dtype]:

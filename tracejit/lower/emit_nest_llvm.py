@@ -1,0 +1,495 @@
+"""The loops of one kernel along its vector dim, and what is computed where: the lower half of `emit_llvm.py`.
+
+In: a `Kernel` and an empty function. Out: `Nest`, with the level of each statement, scopes that hold what is known at a
+place, and the loop that runs over vectors.
+
+The levels from the outside in: 0 the call, 1 a row (the outer dims along which no vectors run), one level for each inner
+dim, and last the vector dim. Each statement is computed at the level of the innermost dim it depends on. Vectors run
+along the last dim of their group in three parts: some vectors at a time, then one by one under a mask, and, if results
+bypass the cache, one masked vector before all that, up to an aligned address.
+
+All stores of one step come after all its loads, so a kernel may write over what it reads at the same place.
+
+Read next: `emit_scalar_llvm.py` (statements and accumulators), `rare.py` (detours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llvmlite import ir
+
+from tracejit.lower.emit_scalar_llvm import INT32, INT64, Emitter, Lanes, is_vector, literal
+from tracejit.lower.kernel import Kernel, Stage, Store
+from tracejit.lower.rare import Detour, detours
+from tracejit.lower.scalar import F16, I64, Stmt
+
+Values = list[ir.Value]
+Maybe = ir.Value | None
+Step = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
+Body = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, whether to stream) -> next state
+
+
+def roots_of(stage: Stage) -> list[int]:
+    """The statements that a stage names."""
+    roots = list(stage.checks)
+    for a in stage.accumulators:
+        roots += [a.value] if a.index is None else [a.value, a.index]
+    for s in stage.stores:
+        roots += [i for i in (s.value, s.offset, s.mask) if i is not None]
+    return roots
+
+
+def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
+    """Elements per vector: what fits of the dtype that most statements have. Scatters go one by one."""
+    if kernel.serial:
+        return 1
+    sizes: dict[int, int] = {}
+    wanted = [i for stage in kernel.stages for i in roots_of(stage)]
+    usual = [i for i in detours(kernel.stmts, range(len(kernel.stmts)), wanted) if not isinstance(i, Detour)]
+    dtypes = [kernel.stmts[i].dtype for i in usual if kernel.stmts[i].op not in ("const", "param", "coord")]
+    numbers = [d for d in dtypes if d.kind != "b"] or dtypes
+    results = [x.dtype for x in (*kernel.writes, *kernel.accumulators)]
+    for d in [*numbers, *(d for d in results if d.kind != "b")]:
+        size = 4 if d == F16 else d.itemsize
+        sizes[size] = sizes.get(size, 0) + 1
+    best = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 4
+    return vector_bytes // best
+
+
+@dataclass
+class Scope:
+    """What is known at a point of the code: coordinates, values of statements, and where each access points to."""
+
+    coords: dict[int, ir.Value] = field(default_factory=dict)
+    values: dict[int, ir.Value] = field(default_factory=dict)
+    pointers: dict[int, ir.Value] = field(default_factory=dict)
+    position: Maybe = None  # coordinate of lane 0 along the vector dim, inside the vector loop
+    mask: Maybe = None
+
+    def child(self, **changes: Any) -> Scope:
+        changes |= {"coords": dict(self.coords), "values": dict(self.values), "pointers": dict(self.pointers)}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A stage with its needed statements by level, and the accesses they touch."""
+
+    stage: Stage
+    levels: tuple[tuple[int, ...], ...]
+    vectors: tuple[int | Detour, ...]  # the last level, with what is rarely needed set apart
+    accesses: tuple[int, ...]
+    cost: float
+
+
+NOTHING = Work(Stage(True), (), (), (), 0.0)
+
+
+class Nest:
+    """A kernel's function in the making."""
+
+    def __init__(self, function: ir.Function, kernel: Kernel, vector_bytes: int, fastmath: bool):
+        self.k = kernel
+        self.f = function
+        self.b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.width = vector_bytes
+        self.lanes = lanes_of(kernel, vector_bytes)
+        self.e = Emitter(self.b, self.lanes, fastmath)
+        self.vdim = kernel.vector_dim
+        self.columns = kernel.vector == "outer"
+        self.accesses = (*kernel.reads, *kernel.writes)
+        self.inner_dims = range(kernel.outer, kernel.rank)
+        self.row_dims = range(kernel.outer - 1 if self.columns else kernel.outer)
+        self.loop_dims = list(self.inner_dims) if self.columns else list(self.inner_dims)[:-1]
+        self.vector_level = 2 + len(self.loop_dims)
+        self.level_of_dim = {d: 1 for d in self.row_dims}
+        self.level_of_dim.update({d: 2 + i for i, d in enumerate(self.loop_dims)})
+        self.level_of_dim[self.vdim] = self.vector_level
+        self.depends = self._dependencies()
+        self.splittable = kernel.splittable and kernel.inner > 0
+        self.results: dict[int, Lanes] = {}  # rows: finished accumulators
+        self.arrays: dict[int, Values] = {}  # columns: their chunk on the stack
+        self.streams = False  # whether some store may bypass the cache
+
+    # ---- analysis
+
+    def _dependencies(self) -> list[frozenset[int]]:
+        """The dims that each statement depends on."""
+        found: list[frozenset[int]] = []
+        for s in self.k.stmts:
+            dims = frozenset().union(*(found[a] for a in s.args))
+            if s.op == "coord":
+                dims |= {s.attrs[0]}
+            elif s.op == "load":
+                dims |= {d for d, stride in enumerate(self.k.reads[s.attrs[0]].strides) if stride != "0"}
+            elif s.op == "carry":
+                dims |= set(range(self.k.outer))
+            found.append(dims)
+        return found
+
+    def level(self, i: int) -> int:
+        return max((self.level_of_dim[d] for d in self.depends[i]), default=0)
+
+    def closure(self, roots: Iterable[int], known: Iterable[int] = ()) -> list[int]:
+        """The statements that `roots` need, in order, except what is behind `known` ones."""
+        seen = set(known)
+        todo = [r for r in roots if r not in seen]
+        found = set()
+        while todo:
+            i = todo.pop()
+            if i not in seen:
+                seen.add(i)
+                found.add(i)
+                todo.extend(self.k.stmts[i].args)
+        return sorted(found)
+
+    def work(self, stage: Stage, known: Iterable[int] = (), roots: Sequence[int] | None = None) -> Work:
+        wanted = roots_of(stage) if roots is None else roots
+        needed = self.closure(wanted, known)
+        levels: list[list[int]] = [[] for _ in range(self.vector_level + 1)]
+        for i in needed:
+            levels[self.level(i)].append(i)
+        accesses = {self.k.stmts[i].attrs[0] for i in needed if self.k.stmts[i].op == "load"}
+        if roots is None:
+            accesses |= {len(self.k.reads) + s.write for s in stage.stores}
+        vectors = detours(self.k.stmts, levels[self.vector_level], wanted)
+        cost = float(len(stage.stores))
+        for i in (i for item in vectors for i in (item.selects if isinstance(item, Detour) else (item,))):
+            s = self.k.stmts[i]
+            weight = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16}.get(s.op, 1)
+            if s.op == "load" and (s.args or self.accesses[s.attrs[0]].strides[self.vdim] == "s"):
+                weight = 8
+            cost += weight * max(1.0, s.dtype.itemsize * self.lanes / self.width)
+        return Work(stage, tuple(map(tuple, levels)), tuple(vectors), tuple(sorted(accesses)), cost)
+
+    # ---- small tools
+
+    def num(self, value: int) -> ir.Value:
+        return literal(value, INT64)
+
+    def less(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.b.icmp_signed("<", x, y)
+
+    def minimum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.b.select(self.less(x, y), x, y)
+
+    def slot(self, number: int) -> ir.Value:
+        return self.b.load(self.b.gep(self.f.args[0], [self.num(number)], source_etype=INT64), typ=INT64, align=8)
+
+    def loop(self, start: ir.Value, stop: ir.Value, state: Values,
+             body: Step,
+             op: str = "<") -> tuple[ir.Value, Values]:
+        """`while i < stop`: `body(i, state)` gives the next of both. Returns the last."""
+        b = self.b
+        before, inside, after = b.block, b.append_basic_block(), b.append_basic_block()
+        b.cbranch(b.icmp_signed(op, start, stop), inside, after)
+        b.position_at_end(inside)
+        first = (start, *state)
+        phis = [b.phi(v.type) for v in first]
+        following, news = body(phis[0], list(phis[1:]))
+        end = b.block
+        b.cbranch(b.icmp_signed(op, following, stop), inside, after)
+        b.position_at_end(after)
+        last = [b.phi(v.type) for v in first]
+        for phi, final, v, w in zip(phis, last, first, (following, *news), strict=True):
+            phi.add_incoming(v, before)
+            phi.add_incoming(w, end)
+            final.add_incoming(v, before)
+            final.add_incoming(w, end)
+        return last[0], list(last[1:])
+
+    @contextmanager
+    def when(self, condition: ir.Value) -> Any:
+        """Code that runs if the condition holds. `merge(values, otherwise)` after it gives values from both ways."""
+        b = self.b
+        before, inside, after = b.block, b.append_basic_block(), b.append_basic_block()
+        b.cbranch(condition, inside, after)
+        b.position_at_end(inside)
+        exits: list[ir.Block] = []
+
+        def merge(values: Values, otherwise: Values) -> Values:
+            phis = [b.phi(v.type) for v in values]
+            for phi, v, w in zip(phis, values, otherwise, strict=True):
+                phi.add_incoming(v, exits[0])
+                phi.add_incoming(w, before)
+            return phis
+
+        yield merge
+        exits.append(b.block)
+        b.branch(after)
+        b.position_at_end(after)
+
+    # ---- statements in their scopes
+
+    def enter(self, outer: Scope, work: Work, level: int, coords: dict[int, ir.Value] | None = None,
+               number: int = 0) -> Scope:
+        """The scope of a level inside `outer`: `coords` become known, and so do the level's statements."""
+        scope = outer.child()
+        if coords:
+            scope.coords.update(coords)
+        else:
+            coords = {d: outer.coords[d] for d in self.row_dims}
+        for access in work.accesses:
+            self._advance_pointer(scope, access, coords)
+        for i in work.levels[level]:
+            scope.values[i] = self.statement(i, scope)
+        return scope
+
+    def _advance_pointer(self, scope: Scope, access: int, coords: dict[int, ir.Value]) -> None:
+        pointer = scope.pointers[access]
+        for d, at in coords.items():
+            stride = self.accesses[access].strides[d]
+            if stride != "0":
+                offset = at if stride == "1" else self.b.mul(at, self.strides[access][d])
+                pointer = self.e.at(pointer, offset, self.accesses[access].dtype)
+        scope.pointers[access] = pointer
+
+    def vector(self, outer: Scope, work: Work, position: ir.Value, mask: Maybe, number: int = 0,
+                low: Maybe = None, known: dict[int, ir.Value] | None = None) -> Scope:
+        """The scope of one vector at `position`, with the values of all its statements."""
+        scope = outer.child(position=position, mask=mask)
+        for access in work.accesses:
+            self._advance_pointer(scope, access, {self.vdim: position})
+        scope.values.update(known or {})
+        for i in work.vectors:
+            if isinstance(i, Detour):
+                self._detour(i, scope)
+                continue
+            s = self.k.stmts[i]
+            if s.op == "carry" and self.columns:
+                scope.values[i] = self._carry_vector(s.attrs[0], position, low)
+            elif i not in scope.values:
+                scope.values[i] = self.statement(i, scope)
+        return scope
+
+    def _detour(self, detour: Detour, scope: Scope) -> None:
+        """Selects on a rare condition: a branch around their slow side."""
+        b = self.b
+        fast = [self.e.splat(scope.values[self.k.stmts[i].args[2]]) for i in detour.selects]
+        before, slow, join = b.block, b.append_basic_block(), b.append_basic_block()
+        b.cbranch(self.e.any_lane(scope.values[detour.cond]), slow, join).set_weights([1, 1000])
+        b.position_at_end(slow)
+        inside = scope.child()
+        for i in detour.slow:
+            inside.values[i] = self.statement(i, inside)
+        chosen = [self.e.splat(self.statement(i, inside)) for i in detour.selects]
+        after = b.block
+        b.branch(join)
+        b.position_at_end(join)
+        for i, x, y in zip(detour.selects, fast, chosen, strict=True):
+            scope.values[i] = b.phi(y.type)
+            scope.values[i].add_incoming(x, before)
+            scope.values[i].add_incoming(y, after)
+
+    def _carry_vector(self, n: int, position: ir.Value, low: Maybe) -> ir.Value:
+        a = self.k.accumulators[n]
+        offset = self.b.sub(position, low)
+        found = []
+        for array, d in zip(self.arrays[n], self.e.state_dtypes(a), strict=True):
+            found.append(self.e.load(self.e.at(array, offset, d), d, None))
+        return self.e.carry(a, found)
+
+    def statement(self, i: int, scope: Scope) -> ir.Value:
+        """Emit statement `i` here."""
+        s = self.k.stmts[i]
+        args = [scope.values[a] for a in s.args]
+        vector = self.level(i) == self.vector_level and self.lanes > 1
+        match s.op:
+            case "param":
+                return self.params[s.attrs[0]]
+            case "coord":
+                d = s.attrs[0]
+                if d != self.vdim or scope.position is None:
+                    return scope.coords[d]
+                return self.b.add(self.e.splat(scope.position), self.e.iota(INT64)) if vector else scope.position
+            case "carry":
+                return self.e.carry(self.k.accumulators[s.attrs[0]], self.results[s.attrs[0]])
+            case "load":
+                return self.load(s, args, scope, vector)
+            case "check":
+                self.check(s, args, scope)
+                return args[0]
+        source = self.k.stmts[s.args[0]].dtype if s.args else s.dtype
+        return self.e.statement(s, args, source, scope.mask)
+
+    def load(self, s: Stmt, args: Values, scope: Scope, vector: bool) -> ir.Value:
+        access = s.attrs[0]
+        pointer, stride, dtype = scope.pointers[access], self.accesses[access].strides[self.vdim], s.dtype
+        mask = args[1] if len(args) == 2 else None
+        if not vector:
+            if args:
+                pointer = self.e.at(pointer, args[0], dtype)
+            return self.e.load_scalar(pointer, dtype, mask)
+        mask = self.e.and_mask(scope.mask, mask)
+        if mask is not None:
+            mask = self.e.splat(mask)
+        moved = args[0] if args else None
+        if moved is not None and not is_vector(moved):  # the same for all lanes: still a walk along the access
+            pointer, moved = self.e.at(pointer, moved, dtype), None
+        if moved is None:
+            if stride == "1":
+                return self.e.load(pointer, dtype, mask)
+            if stride == "2" and mask is None:
+                return self.e.load_pairs(pointer, dtype)
+        index = self._lane_offsets(access)
+        if moved is not None:
+            index = moved if index is None else self.b.add(moved, index)
+        if index is None:  # one element for all lanes, under a mask that differs
+            index = self.e.splat(self.num(0))
+        return self.e.gather(pointer, index, dtype, mask)
+
+    def _lane_offsets(self, access: int) -> Maybe:
+        """Offsets of the lanes of an access from its lane 0 (None: no offsets)."""
+        stride = self.accesses[access].strides[self.vdim]
+        if stride == "0":
+            return None
+        return self.b.mul(self.e.iota(INT64), self.e.splat(self.strides[access][self.vdim]))
+
+    def check(self, s: Stmt, args: Values, scope: Scope) -> None:
+        """If a lane that is on fails, and is the first failure noted, note site and value."""
+        b = self.b
+        ok, value = args
+        if is_vector(ok) or is_vector(value):
+            ok, value = self.e.splat(ok), self.e.splat(value)
+        bad = b.xor(ok, literal(True, ok.type))
+        if scope.mask is not None:
+            bad = b.and_(bad, scope.mask if is_vector(bad) else self.e.any_lane(scope.mask))
+        with self.when(self.e.any_lane(bad)):
+            if is_vector(bad):
+                word = ir.IntType(self.lanes)
+                lane = self.e.intrinsic("cttz", [b.bitcast(bad, word), literal(0, ir.IntType(1))])
+                lane = b.trunc(lane, INT32) if self.lanes > 32 else b.zext(lane, INT32) if self.lanes < 32 else lane
+                value = b.extract_element(value, lane)
+            source = self.k.stmts[s.args[1]].dtype
+            value = self.e.cast(value, I64, source)
+            old = b.cmpxchg(self.errors, self.num(0), self.num(s.attrs[0] + 1), "monotonic", "monotonic")
+            with self.when(b.extract_value(old, 1)):
+                b.store(value, b.gep(self.errors, [self.num(1)], source_etype=INT64), align=8)
+
+    # ---- stores
+
+    def store_all(self, work: Work, scopes: list[Scope], stream: Maybe) -> None:
+        """The stores of a stage for some steps, after all their loads."""
+        adjacent = [s for s in work.stage.stores if self._adjacent(s)] if stream is not None else []
+        if adjacent:
+            b = self.b
+            past, through, after = b.append_basic_block(), b.append_basic_block(), b.append_basic_block()
+            b.cbranch(stream, past, through)
+            for block in (past, through):
+                b.position_at_end(block)
+                for scope in scopes:
+                    for s in adjacent:
+                        self.store(s, scope, streaming=block is past)
+                b.branch(after)
+            b.position_at_end(after)
+        for scope in scopes:
+            for s in work.stage.stores:
+                if s not in adjacent:
+                    self.store(s, scope)
+
+    def store(self, s: Store, scope: Scope, streaming: bool = False) -> None:
+        access = len(self.k.reads) + s.write
+        dtype, stride = self.accesses[access].dtype, self.accesses[access].strides[self.vdim]
+        pointer, value = scope.pointers[access], scope.values[s.value]
+        mask = None if s.mask is None else scope.values[s.mask]
+        if self.lanes == 1 or scope.position is None:
+            if s.offset is not None:
+                pointer = self.e.at(pointer, scope.values[s.offset], dtype)
+            if s.mode != "set":
+                old = self.e.load_scalar(pointer, dtype, mask)
+                value = self.e.statement(Stmt(s.mode, dtype), [old, value], dtype)
+            self.e.store_scalar(value, pointer, dtype, mask)
+            return
+        mask = self.e.and_mask(scope.mask, mask)
+        if streaming:
+            self.e.store_streaming(value, pointer, dtype, min(self.width, self.lanes * dtype.itemsize))
+        elif stride == "1":
+            self.e.store(value, pointer, dtype, mask)
+        elif stride == "2" and mask is None:
+            self.e.store_pairs(value, pointer, dtype)
+        else:
+            index = self._lane_offsets(access)
+            self.e.scatter(value, pointer, self.e.splat(self.num(0)) if index is None else index, dtype, mask)
+
+    def _streamed(self, work: Work) -> list[tuple[int, int, int]]:
+        """Stores that may bypass the cache: (access, element size, alignment)."""
+        found = []
+        for s in work.stage.stores:
+            access = len(self.k.reads) + s.write
+            dtype = self.accesses[access].dtype
+            if self._adjacent(s):
+                found.append((access, dtype.itemsize, min(self.width, self.lanes * dtype.itemsize)))
+        return found
+
+    def _adjacent(self, s: Store) -> bool:
+        """Whether a store writes whole vectors of adjacent elements."""
+        return self.k.writes[s.write].strides[self.vdim] == "1" and s.mask is None and self.lanes > 1
+
+    def run(self, scope: Scope, work: Work, low: ir.Value, high: ir.Value, unroll: int, state: Values,
+             body: Body) -> Values:
+        """Run along the vector dim: `body(positions, mask, state, stream)` for vectors that cover [low, high).
+
+        unroll: vectors in one step of the main loop; 0 for no main loop, all vectors masked.
+        """
+        b, lanes = self.b, self.lanes
+        unroll = 1 if lanes == 1 else unroll
+        wide, narrow = self.num(lanes * unroll), self.num(lanes)
+
+        def many(stream: Maybe) -> Step:
+            def step(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                positions = [i, *(b.add(i, self.num(u * lanes)) for u in range(1, unroll))]
+                return b.add(i, wide), body(positions, None, state, stream)
+
+            return step
+
+        def masked(stop: ir.Value) -> Step:
+            def step(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                return b.add(i, narrow), body([i], self.e.tail_mask(b.sub(stop, i)), state, None)
+
+            return step
+
+        if lanes == 1:
+            wide, unroll = narrow, 1
+            return self.loop(low, high, state, many(None))[1]
+        if unroll == 0:
+            return self.loop(low, high, state, masked(high))[1]
+        full = b.sub(high, wide)
+        streamed = self._streamed(work)
+        if not streamed:
+            i, state = self.loop(low, full, state, many(None), "<=")
+            return self.loop(i, high, state, masked(high))[1]
+
+        # With streaming: the masked loop comes before and after the main one, in one piece of code.
+        self.streams = True
+        head = low
+        aligned = self.stream
+        offset: Maybe = None
+        for n, (access, size, align) in enumerate(streamed):
+            address = b.ptrtoint(self.e.at(scope.pointers[access], low, self.accesses[access].dtype), INT64)
+            if n == 0:
+                behind = b.and_(b.sub(self.num(0), address), self.num(align - 1))
+                offset = b.sdiv(behind, self.num(size))
+                head = self.minimum(b.add(low, b.select(self.stream, offset, self.num(0))), high)
+            start = b.add(address, b.mul(offset, self.num(size)))
+            exact = b.icmp_signed("==", b.and_(start, self.num(align - 1)), self.num(0))
+            aligned = b.and_(aligned, exact)
+        before, edge, main, after = b.block, b.append_basic_block(), b.append_basic_block(), b.append_basic_block()
+        b.branch(edge)
+        b.position_at_end(edge)
+        phis = [b.phi(v.type) for v in (low, head, *state)]
+        for phi, v in zip(phis, (low, head, *state), strict=True):
+            phi.add_incoming(v, before)
+        i, stop, *carried = phis
+        _, done = self.loop(i, stop, carried, masked(stop))
+        b.cbranch(b.icmp_signed("==", stop, high), after, main)
+        b.position_at_end(main)
+        i, carried = self.loop(stop, full, done, many(aligned), "<=")
+        for phi, v in zip(phis, (i, high, *carried), strict=True):
+            phi.add_incoming(v, b.block)
+        b.branch(edge)
+        b.position_at_end(after)
+        return done
