@@ -535,10 +535,10 @@ _ENDING = """
 
 def test_the_interpreter_ends_while_programs_run() -> None:
     """Daemon threads come back from native code when there is no interpreter to come back to."""
-    here, script = Path(__file__).parent, textwrap.dedent(_ENDING)
+    here, command = Path(__file__).parent, [sys.executable, "-c", textwrap.dedent(_ENDING)]
     environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         assert (done.returncode, done.stderr) == (0, "")
 
 

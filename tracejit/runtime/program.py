@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -98,7 +98,6 @@ class Program:
         self._layout = self._build(kernels)
         self._allocations = [_allocation(plan.buffers[b].shape, plan.buffers[b].dtype) for b in arrays]
         self._results = [self._source(b) for b in plan.outputs]
-        self._plain = [("array", k) for k in range(len(arrays))] == self._results
         self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
         self._stops = any(isinstance(s, Call) for s in plan.steps)
         self._parallel = any(g.chunk < g.items for _, _, g in self._native.values())
@@ -107,10 +106,10 @@ class Program:
         self._header = self._table((), False)
         self._layout.template[Frame.PROGRAM] = self._header.ctypes.data
         self._short: Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None = None
-        if self._plain and self._layout.arena_kept and not (self._stops or self._parallel or self._checked):
-            make = _short_call(len(plan.inputs), len(arrays))
-            self._short = make(self._runners, partial(_new_runner, self._layout), self._allocations,
-                               partial(_raise_failure, plan))
+        if self._layout.arena_kept and not (self._stops or self._checked):
+            make = _short_call(len(plan.inputs), len(arrays), tuple(self._results), self._parallel)
+            self._short = make(self._runners, partial(_new_runner, self._layout), self._allocations, plan.buffers,
+                               threads.prepare, partial(_raise_failure, plan))
 
     # ---- calling
 
@@ -381,19 +380,21 @@ def _raise_failure(plan: Plan, frame: _Frame, code: int) -> None:
     raise error
 
 
-@cache
-def _short_call(inputs: int, outputs: int) -> Callable[..., Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
+@lru_cache(256)
+def _short_call(inputs: int, outputs: int, results: tuple[tuple[str, int], ...], parallel: bool) -> Callable[..., Any]:
     """Makes the call of a program with so many arrays, if all it does is allocate, run natively once, give results.
     Written out for the numbers, it takes half the time of loops over lists."""
     ins = "".join(f"a{k}, " for k in range(inputs))
     outs = "".join(f"o{k}, " for k in range(outputs))
     makers = "".join(f"(empty{k}, shape{k}, dtype{k}), " for k in range(outputs))
+    source = {"array": "o{}", "input": "a{}", "constant": "buffers[{}].value"}
     text = f"""
-def make(runners, new_runner, allocations, fail):
+def make(runners, new_runner, allocations, buffers, prepare, fail):
     [{makers}] = allocations
     take, keep = runners.pop, runners.append
     def call(arrays):
         [{ins}] = arrays
+        {"prepare()" if parallel else ""}
         try:
             run = take()
         except IndexError:
@@ -402,7 +403,7 @@ def make(runners, new_runner, allocations, fail):
         if code := run({ins}{outs}):
             fail(run.__self__, code)
         keep(run)
-        return [{outs}]
+        return [{", ".join(source[kind].format(k) for kind, k in results)}]
     return call
 """
     names: dict[str, Any] = {}
