@@ -123,7 +123,7 @@ def _marked(f: Function, args: Sequence[Any], variables: Sequence[Variable], res
     if state.trace is not None:
         attr, kept = _traced_rule(f, flat_rule, ys)
     outs = apply(CUSTOM, (*ys, *inputs, *kept), {"results": len(ys), "inputs": len(inputs), "rule": attr})
-    return unflatten(spec, outs)
+    return unflatten(spec, [core.as_number(out) if y._weak else out for out, y in zip(outs, ys, strict=True)])
 
 
 def _listed(given: Any, n: int) -> Sequence[Any]:
@@ -266,7 +266,7 @@ def _traced_checkpoint(f: Function, args: Any, kwargs: Any) -> Any:
     outs = apply(CHECKPOINT, (*inputs, *captured), {"body": body})
     for (handle, _), value in zip(written, outs[len(ys):], strict=True):
         core.rebind(handle, value)
-    return unflatten(structure, outs[: len(ys)])
+    return unflatten(structure, [core.as_number(out) if y._weak else out for out, y in zip(outs, ys, strict=False)])
 
 
 class _Program:

@@ -109,6 +109,7 @@ class Tensor:
     __slots__ = ("_value", "__weakref__")
     _value: np.ndarray | Node
     _weak = False
+    _place = False  # true of Variables: ops take what `read_value` gives
     __array_priority__ = 1000
 
     def __init__(self, value: Any, dtype: Any = None):
@@ -317,21 +318,18 @@ def to_array(value: Any, dtype: Any = None) -> np.ndarray:
     if isinstance(value, (np.ndarray, np.generic)):
         found = np.array(value, dtype=dtype or dtypes.as_dtype(value.dtype), order="C", copy=True)
         return found
-    if isinstance(value, (bool, int, float, complex)):
-        default = dtype or dtypes.default_of(dtypes.weak_kind(value))
-        return np.asarray(value, default)
-    found = np.array(value)
-    if found.dtype.kind not in "biufc":
+    number = isinstance(value, (bool, int, float, complex))
+    found = np.asarray(value) if not number else None
+    if found is not None and found.dtype.kind not in "biufc":
         raise TypeError(f"cannot make a tensor of {type(value).__name__} {str(value)[:60]!r}: elements must be numbers of equal nesting")
     if dtype is None:
-        strong = _strong_dtypes(value)
-        if strong:
-            dtype = dtypes.result_dtype(strong)
-        else:
-            dtype = dtypes.default_of("i" if found.dtype.kind == "u" else found.dtype.kind)
-            if dtype.kind == "i" and found.size and not np.can_cast(np.min_scalar_type(found.max()), dtype) and found.max() > np.iinfo(dtype).max:
-                raise OverflowError(f"Python int {found.max()} does not fit {dtype}; pass dtype='int64'")
-    return found.astype(dtype, order="C")
+        strong = [] if found is None else _strong_dtypes(value)
+        kind = dtypes.weak_kind(value) if found is None else found.dtype.kind.replace("u", "i")
+        dtype = dtypes.result_dtype(strong) if strong else dtypes.default_of(kind)
+    try:
+        return np.array(value, dtype, order="C")
+    except OverflowError as error:
+        raise OverflowError(f"{str(error).capitalize()}; pass dtype='int64'" if dtype.itemsize < 8 else str(error)) from None
 
 
 def _strong_dtypes(value: Any) -> list[np.dtype]:

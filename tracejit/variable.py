@@ -18,7 +18,7 @@ from tracejit.ir import Node
 from tracejit.ops import core
 from tracejit.ops.marks import identity
 from tracejit.quiet import quietly
-from tracejit.tensor import Tensor, owned, recording, state, to_array, wrap
+from tracejit.tensor import Tensor, apply, owned, recording, state, to_array, wrap
 
 
 class Variable(Tensor):
@@ -30,6 +30,7 @@ class Variable(Tensor):
     """
 
     __slots__ = ("name", "trainable")
+    _place = True
 
     def __init__(self, value: Any, trainable: bool = True, name: str | None = None, dtype: Any = None):
         self.trainable = bool(trainable)
@@ -43,7 +44,7 @@ class Variable(Tensor):
     # -- reading ---------------------------------------------------------------------------------------------------
     def read_value(self) -> Tensor:
         """What the variable holds now, as a tensor that later assignments do not change."""
-        return identity(self) if state.active else wrap(self._value)
+        return apply(identity.op, (self,), {}) if state.active else wrap(self._value)  # type: ignore[attr-defined]
 
     value = read_value
 

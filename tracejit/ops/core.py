@@ -113,6 +113,7 @@ _PYTHON_DTYPES = {"b": dtypes.bool_, "i": dtypes.int64, "f": dtypes.float64, "c"
 def as_tensor(x: Any, dtype: Any = None) -> Tensor:
     """A Tensor for any array-like: Tensors pass through, arrays keep their dtype, Python numbers get the default."""
     if isinstance(x, Tensor):
+        x = x.read_value() if x._place else x  # type: ignore[attr-defined]
         return x if dtype is None else cast(x, dtype)
     if state.trace is not None:
         handle = getattr(state.trace, "lift", None)
