@@ -1,7 +1,4 @@
-"""Reads and writes by index against NumPy: random indices of every kind, in each of the three ways that ops run.
-
-eager: NumPy does it. recorded: under a tape, through the primitives. traced: as a graph, replayed.
-"""
+"""Reads and writes by index against NumPy: random indices of every kind, in each of the ways that ops run."""
 
 from __future__ import annotations
 
@@ -12,40 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from ways import WAYS, eager, recorded, same, traced
 
 import tracejit as tj
-from tracejit.ir import Type, count, verify
+from tracejit.ir import Type, count
 from tracejit.tensor import Tensor, evaluate, owned
 from tracejit.trace.tracer import trace_function
 
 QUICK = settings(max_examples=300, deadline=None)
-
-
-def eager(f: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
-    return f(*map(tj.asarray, arrays)).numpy()
-
-
-def recorded(f: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
-    with tj.GradientTape():
-        out = f(*map(tj.asarray, arrays))
-    return out.numpy()
-
-
-def traced(f: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
-    graph = trace_function(f, *(Type(a.shape, a.dtype) for a in arrays))
-    verify(graph)
-    (out,) = evaluate(graph, [tj.asarray(a) for a in arrays])
-    return out.numpy()
-
-
-WAYS = [eager, recorded, traced]
-
-
-def same(found: np.ndarray, wanted: Any) -> None:
-    wanted = np.asarray(wanted)
-    assert found.shape == wanted.shape
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found, wanted)
 
 
 @st.composite

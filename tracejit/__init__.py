@@ -7,14 +7,14 @@ In: `import tracejit as tj`. Out: the public names, and nothing else happens her
 tj.Tensor([[4.]], shape=(1, 1), dtype=float32)
 """
 
-# ruff: noqa: F403, F405
-import builtins as _builtins
-import importlib as _importlib
-
+# ruff: noqa: F401, F403
 import numpy as _np
 
 from tracejit import config
+from tracejit.check import check_grads
 from tracejit.config import eager, num_threads, set_num_threads
+from tracejit.custom import checkpoint, custom_gradient, custom_vjp
+from tracejit.dtypes import bool_ as bool
 from tracejit.dtypes import (
     complex64,
     complex128,
@@ -31,13 +31,29 @@ from tracejit.dtypes import (
     uint32,
     uint64,
 )
-from tracejit.dtypes import bool_ as bool
 from tracejit.errors import GradientError, InternalError, LeakedTracerError, TraceJitError, TracerError
+from tracejit.function import function, spec, stats
+from tracejit.gradients import (
+    grad,
+    gradients_function,
+    hessian,
+    hvp,
+    implicit_gradients,
+    implicit_value_and_gradients,
+    jacfwd,
+    jacobian,
+    jvp,
+    stop_gradient,
+    value_and_grad,
+    value_and_gradients_function,
+    vjp,
+)
 from tracejit.ops import protocols as _protocols
 from tracejit.ops import subscript as _subscript
 from tracejit.ops.comparison import *
 from tracejit.ops.creation import *
 from tracejit.ops.creation import arange as range
+from tracejit.ops.cumulative import *
 from tracejit.ops.einsum import *
 from tracejit.ops.elementwise import *
 from tracejit.ops.linalg import *
@@ -47,30 +63,13 @@ from tracejit.ops.selection import *
 from tracejit.ops.shaping import *
 from tracejit.ops.sorting import *
 from tracejit.ops.special import *
+from tracejit.ops.statistics import *
+from tracejit.tape import GradientTape, UnconnectedGradients
 from tracejit.tensor import Tensor
+from tracejit.variable import Variable
 
-from tracejit import linalg  # isort: skip  (after the ops, so that the name means the namespace)
+from tracejit import linalg  # isort: skip
 
 newaxis = None
 pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan
 __version__ = "0.1.0"
-
-_LATER = {
-    "ops.random": ["random_uniform", "random_normal"],
-    "ops.scan": ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "diff"],
-    "ops.statistics": [],
-    "variable": ["Variable"],
-    "tape": ["GradientTape", "UnconnectedGradients"],
-    "gradients": ["grad", "value_and_grad", "vjp", "jvp", "hvp", "jacobian", "jacrev", "jacfwd", "hessian", "stop_gradient",
-                  "gradients_function", "value_and_gradients_function", "implicit_gradients",
-                  "implicit_value_and_gradients"],
-    "custom": ["custom_gradient", "custom_vjp", "checkpoint"],
-    "check": ["check_grads"],
-    "function": ["function", "explain", "stats", "spec"],
-}
-for _name, _names in _LATER.items():
-    try:
-        _module = _importlib.import_module(f"tracejit.{_name}")
-    except ImportError:
-        continue
-    globals().update({n: getattr(_module, n) for n in [*_names, *getattr(_module, "__all__", ())] if hasattr(_module, n)})

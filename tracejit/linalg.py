@@ -7,5 +7,7 @@ from __future__ import annotations
 
 from tracejit.ops.linalg import cross, diagonal, matmul, outer, tensordot, trace, vecdot
 from tracejit.ops.shaping import matrix_transpose
+from tracejit.ops.statistics import matrix_norm, norm, vector_norm
 
-__all__ = ["cross", "diagonal", "matmul", "matrix_transpose", "outer", "tensordot", "trace", "vecdot"]
+__all__ = ["cross", "diagonal", "matmul", "matrix_norm", "matrix_transpose", "norm", "outer", "tensordot", "trace",
+           "vecdot", "vector_norm"]

@@ -321,7 +321,7 @@ def to_array(value: Any, dtype: Any = None) -> np.ndarray:
     number = isinstance(value, (bool, int, float, complex))
     found = np.asarray(value) if not number else None
     if found is not None and found.dtype.kind not in "biufc":
-        raise TypeError(f"cannot make a tensor of {type(value).__name__} {str(value)[:60]!r}: elements must be numbers of equal nesting")
+        raise TypeError(f"cannot make a tensor of {type(value).__name__} {str(value)[:60]!r}: elements must be numbers that fit 64 bits")
     if dtype is None:
         strong = [] if found is None else _strong_dtypes(value)
         kind = dtypes.weak_kind(value) if found is None else found.dtype.kind.replace("u", "i")
@@ -329,7 +329,8 @@ def to_array(value: Any, dtype: Any = None) -> np.ndarray:
     try:
         return np.array(value, dtype, order="C")
     except OverflowError as error:
-        raise OverflowError(f"{str(error).capitalize()}; pass dtype='int64'" if dtype.itemsize < 8 else str(error)) from None
+        remedy = "; pass dtype='int64'" if dtype.itemsize < 8 else ""
+        raise OverflowError(f"integers of {str(value)[:60]} do not fit {dtype}{remedy}") from error
 
 
 def _strong_dtypes(value: Any) -> list[np.dtype]:

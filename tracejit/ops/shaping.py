@@ -28,7 +28,7 @@ from tracejit.ops.movement import (
     shape_of,
     transpose,
 )
-from tracejit.tensor import NUMPY_FUNCTIONS, Tensor
+from tracejit.tensor import Tensor
 
 
 # -- dims ------------------------------------------------------------------------------------------------------------------
@@ -37,7 +37,6 @@ def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
     return transpose(x, axes)
 
 
-NUMPY_FUNCTIONS[np.permute_dims] = permute_dims
 
 
 @composite(numpy=np.matrix_transpose)

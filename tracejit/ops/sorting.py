@@ -16,6 +16,7 @@ from tracejit.ir import Node, Type
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import cast, composite, full, normalize_axis, primitive, strong
+from tracejit.ops.cumulative import cumsum
 from tracejit.ops.indexing import pick, put
 from tracejit.ops.movement import along, iota, joined, moved_axis, permuted, reshaped
 from tracejit.ops.selection import take_along_axis
@@ -47,8 +48,8 @@ def _sort_vjp(g: Tensor, y: Tensor, x: Tensor) -> Tensor:
     rows = x.size // n
     changes = (along(y, y.ndim - 1, 1, n - 1) != along(y, y.ndim - 1, 0, n - 1)).astype("int64")  # type: ignore[attr-defined]
     first = full(0, (*y.shape[:-1], 1), dtypes.int64)
-    number = joined([first, changes], y.ndim - 1).cumsum(axis=-1)  # type: ignore[attr-defined]  # of the run of equal elements
-    run = ravel(reshaped(number, (rows, n)) + iota((rows, n), 0) * n)  # type: ignore[operator]
+    number = cumsum(joined([first, changes], y.ndim - 1), axis=-1)  # of the run of equal elements
+    run = ravel(reshaped(number, (rows, n)) + iota((rows, n), 0) * n)
     total = put(full(0, (x.size,), g.dtype), ravel(g), (run,), (0,), "add")
     count = put(full(0, (x.size,), g.dtype), full(1, (x.size,), g.dtype), (run,), (0,), "add")
     shares = reshaped(pick(total, (run,), (0,)) / pick(count, (run,), (0,)), x.shape)  # type: ignore[operator]

@@ -212,6 +212,7 @@ def get(t: Tensor, index: Any) -> Tensor:
             return wrap(np.asarray(out))
         # a view would pin, and when written copy, a buffer many times its size
         return wrap(out.copy() if out.base is not None and out.nbytes * 8 <= array.nbytes else out)
+    t = as_tensor(t)
     selection = understand(index, t.shape)
     out = _region(t, selection)
     if not selection.arrays:
@@ -255,6 +256,7 @@ def written(t: Tensor, index: Any, value: Any, mode: str) -> Tensor:
         out = np.array(t._value, order="C")
         _write_array(out, _plain(index), value._value if isinstance(value, Tensor) else value, mode)
         return wrap(out)
+    t = as_tensor(t)
     selection = understand(index, t.shape, writing=True)
     region = _region(t, selection)
     if selection.mask is not None:
