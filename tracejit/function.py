@@ -26,7 +26,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,8 +36,6 @@ from tracejit.errors import user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower.fuse import fuse
 from tracejit.lower.plan import Plan
-from tracejit.runtime import build as machine_code
-from tracejit.runtime.program import Program
 from tracejit.tensor import Tensor, state, wrap
 from tracejit.trace.captures import Reach
 from tracejit.trace.passes.cse import cse
@@ -48,6 +46,9 @@ from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.signature import Call, Signature, flatten, is_array, leaf_key, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
+
+if TYPE_CHECKING:
+    from tracejit.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (dissolve, fold, simplify, cse, dce, settle)
 FAST_PASSES: tuple[Pass, ...] = (dissolve, fold, simplify_fast, cse, dce, settle)  # with fastmath
@@ -67,13 +68,22 @@ class Built:
         return self.stages[-1][1]
 
 
+def _runtime() -> tuple[Any, type[Program]]:
+    """The compiler and the executor. They load llvmlite, which only a function that is called needs."""
+    from tracejit.runtime import build as machine_code
+    from tracejit.runtime.program import Program
+
+    return machine_code, Program
+
+
 def build(graph: Graph, options: Options) -> Built:
     """Optimise, fuse and compile a graph."""
     start = time.perf_counter()
     stages: list[tuple[str, Graph, float]] = []
     graph = run(FAST_PASSES if options.fastmath else PASSES, graph, lambda *stage: stages.append(stage))
     plan = fuse(graph, options)
-    program = Program(plan, machine_code.build([launch.kernel for launch in plan.launches], options))
+    machine_code, make_program = _runtime()
+    program = make_program(plan, machine_code.build([launch.kernel for launch in plan.launches], options))
     return Built(stages, plan, program, time.perf_counter() - start)
 
 
@@ -350,7 +360,7 @@ class Function:
     def cache_info(self) -> CacheInfo:
         """Counts of the trace cache, and of the machine code caches of the process."""
         kept = self.specializations()
-        code = machine_code.stats()
+        code = _runtime()[0].stats()
         return CacheInfo(len(kept), self._traces.count, sum(s.calls for s in kept), code.compiles, code.memory_hits, code.disk_hits)
 
     def cache_clear(self) -> None:
@@ -593,7 +603,7 @@ class Stats:
 
 def stats() -> Stats:
     """Counts of all functions: decorated, traced; machine code compiled, found in memory, found on disk."""
-    code = machine_code.stats()
+    code = _runtime()[0].stats()
     return Stats(_totals.functions, _totals.traces, code.compiles, code.memory_hits, code.disk_hits, code.seconds)
 
 
