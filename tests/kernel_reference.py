@@ -1,7 +1,7 @@
 """Kernels by hand, and what they must compute: a builder of launches, a NumPy interpreter of them, and a serial driver.
 
-`Sketch` builds a kernel from `Value` expressions together with buffers that fit it; `run_reference` executes a launch by the
-meaning of its records alone; `run_native` runs the compiled function on this thread, cut as it is told.
+`Sketch` builds a kernel from `Value` expressions together with buffers that fit it; `run_reference` executes a launch
+by the meaning of its records alone; `run_native` runs the compiled function on this thread, cut as it is told.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ class Sketch:
     def vdim(self) -> int:
         return self.outer - 1 if self.vector == "outer" else len(self.extents) - 1
 
-    def _access(self, dtype: Any, strides: Sequence[int], classes: str | None, buffer: int | None, data: Any,
-                room: int = 0) -> tuple[Access, View]:
+    def _access(
+        self, dtype: Any, strides: Sequence[int], classes: str | None, buffer: int | None, data: Any, room: int = 0
+    ) -> tuple[Access, View]:
         dtype = np.dtype(dtype)
         low = sum(min(0, s * (e - 1)) for s, e in zip(strides, self.extents, strict=True) if e)
         high = sum(max(0, s * (e - 1)) for s, e in zip(strides, self.extents, strict=True) if e)
         if classes is None:
-            classes = "".join("0" if s == 0 else "1" if s == 1 else "2" if s == 2 and d == self.vdim else "s"
-                              for d, s in enumerate(strides))
+            classes = "".join(
+                "0" if s == 0 else "1" if s == 1 else "2" if s == 2 and d == self.vdim else "s"
+                for d, s in enumerate(strides)
+            )
         if buffer is None:
             size = max(high - low + 1 + room, 1)
             fill = aligned(size, dtype)
@@ -65,8 +68,17 @@ class Sketch:
         limits = np.iinfo(dtype)
         return self.rng.integers(max(limits.min, -1000), min(limits.max, 1000), size, dtype, endpoint=True)
 
-    def read(self, dtype: Any, strides: Sequence[int], classes: str | None = None, data: Any = None,
-             offset: Value | None = None, mask: Value | None = None, buffer: int | None = None, room: int = 0) -> Value:
+    def read(
+        self,
+        dtype: Any,
+        strides: Sequence[int],
+        classes: str | None = None,
+        data: Any = None,
+        offset: Value | None = None,
+        mask: Value | None = None,
+        buffer: int | None = None,
+        room: int = 0,
+    ) -> Value:
         """A load from a new read. `room`: elements behind the affine range."""
         self.reads.append(self._access(dtype, strides, classes, buffer, data, room))
         args = [v for v in (offset, mask) if v is not None]
@@ -85,13 +97,30 @@ class Sketch:
     def check(self, ok: Value, value: Value, site: int = 0) -> Value:
         return self.b.emit("check", BOOL, (ok, value), (site,))
 
-    def write(self, value: Value, strides: Sequence[int], classes: str | None = None, buffer: int | None = None,
-              offset: Value | None = None, mask: Value | None = None, mode: str = "set", data: Any = MARK, room: int = 0) -> Store:
+    def write(
+        self,
+        value: Value,
+        strides: Sequence[int],
+        classes: str | None = None,
+        buffer: int | None = None,
+        offset: Value | None = None,
+        mask: Value | None = None,
+        mode: str = "set",
+        data: Any = MARK,
+        room: int = 0,
+    ) -> Store:
         self.writes.append(self._access(value.dtype, strides, classes, buffer, data, room))
-        return Store(len(self.writes) - 1, value.index, None if offset is None else offset.index,
-                     None if mask is None else mask.index, mode)
+        return Store(
+            len(self.writes) - 1,
+            value.index,
+            None if offset is None else offset.index,
+            None if mask is None else mask.index,
+            mode,
+        )
 
-    def accumulate(self, *accumulators: tuple[Any, ...], stores: Sequence[Store] = (), checks: Sequence[Value] = ()) -> list[Value]:
+    def accumulate(
+        self, *accumulators: tuple[Any, ...], stores: Sequence[Store] = (), checks: Sequence[Value] = ()
+    ) -> list[Value]:
         """An inner stage with accumulators `(op, value)` or `(op, value, index)`; gives their carries."""
         records = [Accumulator(op, v.dtype, v.index, *(i.index for i in index)) for op, v, *index in accumulators]
         self.stages.append(Stage(True, tuple(records), tuple(stores), tuple(c.index for c in checks)))
@@ -103,10 +132,20 @@ class Sketch:
         self.stages.append(Stage(False, (), stores, tuple(c.index for c in checks)))
 
     def launch(self) -> Launch:
-        kernel = Kernel(self.outer, self.inner, self.vector, tuple(a for a, _ in self.reads),  # type: ignore[arg-type]
-                        tuple(a for a, _ in self.writes), len(self.params), tuple(self.b.stmts), tuple(self.stages))
+        kernel = Kernel(
+            self.outer,
+            self.inner,
+            self.vector,
+            tuple(a for a, _ in self.reads),  # type: ignore[arg-type]
+            tuple(a for a, _ in self.writes),
+            len(self.params),
+            tuple(self.b.stmts),
+            tuple(self.stages),
+        )
         verify(kernel)
-        return Launch(kernel, self.extents, tuple(self.params), tuple(v for _, v in self.reads), tuple(v for _, v in self.writes))
+        return Launch(
+            kernel, self.extents, tuple(self.params), tuple(v for _, v in self.reads), tuple(v for _, v in self.writes)
+        )
 
 
 def aligned(size: int, dtype: Any, align: int = 64) -> np.ndarray:
@@ -114,7 +153,7 @@ def aligned(size: int, dtype: Any, align: int = 64) -> np.ndarray:
     dtype = np.dtype(dtype)
     raw = np.empty(size * dtype.itemsize + align, np.uint8)
     start = -raw.ctypes.data % align
-    return raw[start: start + size * dtype.itemsize].view(dtype)
+    return raw[start : start + size * dtype.itemsize].view(dtype)
 
 
 # ---- the interpreter
@@ -133,7 +172,9 @@ def _reduce(op: str, values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
             start = 1 if dtype.kind == "b" else np.iinfo(dtype).max
         if op == "max":
             start = -np.inf if dtype.kind == "f" else 0 if dtype.kind == "b" else np.iinfo(dtype).min
-        return (np.minimum if op == "min" else np.maximum).reduce(values, axes, keepdims=True, initial=dtype.type(start))
+        return (np.minimum if op == "min" else np.maximum).reduce(
+            values, axes, keepdims=True, initial=dtype.type(start)
+        )
     f: Any = {"add": np.add, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or}[op]
     if dtype.kind == "b":
         f = {"add": np.logical_or, "mul": np.logical_and, "and": np.logical_and, "or": np.logical_or}[op]
@@ -147,7 +188,11 @@ def _extreme_position(op: str, values: np.ndarray, index: np.ndarray, outer: int
     for p in np.ndindex(*points):
         v, i = values[p].ravel(), index[p].ravel()
         if v.size:
-            hits = np.isnan(v) if v.dtype.kind == "f" and np.isnan(v).any() else v == (v.min() if op == "argmin" else v.max())
+            hits = (
+                np.isnan(v)
+                if v.dtype.kind == "f" and np.isnan(v).any()
+                else v == (v.min() if op == "argmin" else v.max())
+            )
             out[p] = i[hits].min()
     return out.reshape(points + (1,) * (values.ndim - outer))
 
@@ -155,12 +200,17 @@ def _extreme_position(op: str, values: np.ndarray, index: np.ndarray, outer: int
 def run_reference(launch: Launch, buffers: Sequence[np.ndarray]) -> list[tuple[int, int]]:
     """Execute a launch on NumPy buffers in place. Gives the checks that failed, as (site + 1, value)."""
     k, extents = launch.kernel, launch.extents
-    coords = [np.arange(e, dtype=np.int64).reshape([-1 if d == n else 1 for n in range(k.rank)]) for d, e in enumerate(extents)]
+    coords = [
+        np.arange(e, dtype=np.int64).reshape([-1 if d == n else 1 for n in range(k.rank)])
+        for d, e in enumerate(extents)
+    ]
     carries: list[np.ndarray] = []
     failed: list[tuple[int, int]] = []
 
     def affine(view: View, dims: int) -> np.ndarray:
-        return view.offset + sum((c * s for c, s in zip(coords[:dims], view.strides[:dims], strict=True)), np.zeros([1] * k.rank, np.int64))
+        return view.offset + sum(
+            (c * s for c, s in zip(coords[:dims], view.strides[:dims], strict=True)), np.zeros([1] * k.rank, np.int64)
+        )
 
     def statement(i: int, values: dict[int, np.ndarray], full: tuple[int, ...]) -> np.ndarray:
         if i in values:
@@ -231,8 +281,16 @@ def run_reference(launch: Launch, buffers: Sequence[np.ndarray]) -> list[tuple[i
 # ---- the driver
 
 
-def fill_slots(launch: Launch, buffers: Sequence[np.ndarray], block: int, splits: int, split: int, scratch: int, errors: int,
-               stream: bool) -> np.ndarray:
+def fill_slots(
+    launch: Launch,
+    buffers: Sequence[np.ndarray],
+    block: int,
+    splits: int,
+    split: int,
+    scratch: int,
+    errors: int,
+    stream: bool,
+) -> np.ndarray:
     """The slot array of a launch, as `Slots` describes it."""
     kernel, slots = launch.kernel, launch.kernel.slots
     out = np.zeros(slots.count, np.int64)
@@ -240,7 +298,9 @@ def fill_slots(launch: Launch, buffers: Sequence[np.ndarray], block: int, splits
     out[list(slots.params)] = launch.params
     out[[slots.block, slots.splits, slots.split]] = block, splits, split
     out[[slots.scratch, slots.errors, slots.stream]] = scratch, errors, stream
-    accesses = zip((*kernel.reads, *kernel.writes), (*slots.reads, *slots.writes), (*launch.reads, *launch.writes), strict=True)
+    accesses = zip(
+        (*kernel.reads, *kernel.writes), (*slots.reads, *slots.writes), (*launch.reads, *launch.writes), strict=True
+    )
     for access, (address, strides), view in accesses:
         out[address] = buffers[view.buffer].ctypes.data + view.offset * access.dtype.itemsize
         for at, stride in zip(strides, view.strides, strict=True):
@@ -249,8 +309,15 @@ def fill_slots(launch: Launch, buffers: Sequence[np.ndarray], block: int, splits
     return out
 
 
-def run_native(launch: Launch, buffers: Sequence[np.ndarray], block: int = 0, splits: int = 1, stream: bool = False,
-               pieces: int = 1, options: Options | None = None) -> tuple[int, int]:
+def run_native(
+    launch: Launch,
+    buffers: Sequence[np.ndarray],
+    block: int = 0,
+    splits: int = 1,
+    stream: bool = False,
+    pieces: int = 1,
+    options: Options | None = None,
+) -> tuple[int, int]:
     """Run a launch compiled, its items in `pieces` calls. Gives (0, 0), or site + 1 and value of a failed check."""
     kernel = launch.kernel
     (address,) = build([kernel], options or Options())
@@ -276,7 +343,9 @@ def run_native(launch: Launch, buffers: Sequence[np.ndarray], block: int = 0, sp
     return int(errors[0]), int(errors[1])
 
 
-def compare(sketch: Sketch, rtol: float = 0.0, atol: float = 0.0, options: Options | None = None, **how: Any) -> list[np.ndarray]:
+def compare(
+    sketch: Sketch, rtol: float = 0.0, atol: float = 0.0, options: Options | None = None, **how: Any
+) -> list[np.ndarray]:
     """Run a sketch both ways and require equal buffers (nan equal to nan). Gives the buffers of the native run."""
     launch = sketch.launch()
     expected, found = [b.copy() for b in sketch.buffers], [aligned(b.size, b.dtype) for b in sketch.buffers]
@@ -286,5 +355,7 @@ def compare(sketch: Sketch, rtol: float = 0.0, atol: float = 0.0, options: Optio
     error = run_native(launch, found, options=options, **how)
     assert error in failed if failed else error == (0, 0), (error, failed[:5])
     for number, (e, f) in enumerate(zip(expected, found, strict=True)):
-        np.testing.assert_allclose(f, e, rtol=rtol, atol=atol, err_msg=f"buffer {number} of\n{launch.kernel.text}", equal_nan=True)
+        np.testing.assert_allclose(
+            f, e, rtol=rtol, atol=atol, err_msg=f"buffer {number} of\n{launch.kernel.text}", equal_nan=True
+        )
     return found

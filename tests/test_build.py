@@ -115,8 +115,14 @@ def test_damaged_files_are_rebuilt(cache: Path, damage: str) -> None:
     build.build([kernel()], Options())
     (path,) = files(cache)
     data = path.read_bytes()
-    path.write_bytes({"empty": b"", "cut": data[:-100], "flipped": data[:200] + bytes([data[200] ^ 1]) + data[201:],
-                      "text": b"hello"}[damage])
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut": data[:-100],
+            "flipped": data[:200] + bytes([data[200] ^ 1]) + data[201:],
+            "text": b"hello",
+        }[damage]
+    )
     forget()
     before = counts()
     s = sketch()
@@ -158,8 +164,9 @@ def test_code_is_not_taken_from_where_others_can_write(cache: Path, capfd: pytes
     assert "not private" in capfd.readouterr().err
 
 
-def test_a_directory_that_cannot_be_made_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                       capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_cannot_be_made_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(config.debug, "cache", str(tmp_path / "file" / "cache"))
     forget()
@@ -213,8 +220,12 @@ CHILD = """
 
 def run_child(directory: Path, number: float) -> subprocess.Popen[str]:
     code = textwrap.dedent(CHILD).format(paths=[str(PACKAGE), str(PACKAGE / "tests")], number=number)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-                            env=os.environ | {"TRACEJIT_CACHE": str(directory)})
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TRACEJIT_CACHE": str(directory)},
+    )
 
 
 def test_a_second_process_compiles_nothing_and_leaves_numba_alone(tmp_path: Path) -> None:

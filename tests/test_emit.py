@@ -14,6 +14,7 @@ from tracejit import dtypes
 from tracejit.config import Options
 from tracejit.lower import emit_llvm
 from tracejit.lower.scalar import Value, cast, fma, maximum, minimum, select, unary
+from tracejit.runtime import build as build_module
 
 REAL = [d for d in dtypes.ALL if d.kind != "c"]
 EXTENTS = (0, 1, 3, 17, 1000, 4097)
@@ -37,8 +38,15 @@ def statements(x: Value, y: Value) -> dict[str, Value]:
     """Every statement that takes the dtype of `x`."""
     b, out = x.builder, {}
     kind = x.dtype.kind
-    both = {"min": minimum(x, y), "max": maximum(x, y), "lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y,
-            "select": select(x < y, x, y)}
+    both = {
+        "min": minimum(x, y),
+        "max": maximum(x, y),
+        "lt": x < y,
+        "le": x <= y,
+        "eq": x == y,
+        "ne": x != y,
+        "select": select(x < y, x, y),
+    }
     if kind == "b":
         return both | {"and": x & y, "or": x | y, "xor": x ^ y, "not": ~x, "add": x + y, "mul": x * y}
     out |= both | {"add": x + y, "sub": x - y, "mul": x * y, "neg": -x, "abs": unary("abs")(x)}
@@ -50,8 +58,18 @@ def statements(x: Value, y: Value) -> dict[str, Value]:
     bits = x.dtype.itemsize * 8
     nonzero = select((y == 0) | (y == -1) if kind == "i" else y == 0, 3, y)
     count = y & (bits - 1)
-    out |= {"quot": x // nonzero, "rem": x % nonzero, "and": x & y, "or": x | y, "xor": x ^ y, "not": ~x,
-            "shl": x << count, "lshr": x.lshr(count), "ctlz": unary("ctlz")(x), "popcount": unary("popcount")(x)}
+    out |= {
+        "quot": x // nonzero,
+        "rem": x % nonzero,
+        "and": x & y,
+        "or": x | y,
+        "xor": x ^ y,
+        "not": ~x,
+        "shl": x << count,
+        "lshr": x.lshr(count),
+        "ctlz": unary("ctlz")(x),
+        "popcount": unary("popcount")(x),
+    }
     if kind == "i":
         out["ashr"] = b.emit("ashr", x.dtype, (x, count))
     return out
@@ -128,7 +146,9 @@ def test_double_rounds_once_to_half() -> None:
     half = rng.integers(0, 0x7C00, 500).astype(np.uint16).view(np.float16).astype(np.float64)
     following = np.nextafter(half.astype(np.float16), np.float16(np.inf)).astype(np.float64)
     middle = (half + following) / 2
-    data = np.concatenate([middle, np.nextafter(middle, 0), np.nextafter(middle, np.inf), -middle, [1e300, np.nan, -0.0, 65520.0]])
+    data = np.concatenate(
+        [middle, np.nextafter(middle, 0), np.nextafter(middle, np.inf), -middle, [1e300, np.nan, -0.0, 65520.0]]
+    )
     s = Sketch((data.size,), 1)
     s.point(s.write(cast(s.read("float64", (1,), data=data), "float16"), (1,)))
     compare(s)
@@ -153,7 +173,9 @@ def test_contract_allows_fma_and_nothing_else_does() -> None:
         run_native(launch, s.buffers)
         exact = data[0].astype(np.float64) ** 2 - 1
         rounded = np.float32(data[0] * data[0]) - np.float32(1)
-        assert set(s.buffers[launch.writes[0].buffer].tolist()) == {float(np.float32(exact)) if contract else float(rounded)}
+        assert set(s.buffers[launch.writes[0].buffer].tolist()) == {
+            float(np.float32(exact)) if contract else float(rounded)
+        }
 
 
 def test_fastmath_still_computes() -> None:
@@ -215,7 +237,7 @@ def test_map_in_place() -> None:
 @pytest.mark.parametrize("extents", [(2, 3, 5), (4, 1, 33), (1, 1, 1), (2, 0, 4), (3, 5, 2), (2, 2, 3, 2, 9)], ids=str)
 def test_map_of_many_dims(extents: tuple[int, ...]) -> None:
     s = Sketch(extents, len(extents))
-    strides = tuple(int(np.prod(extents[d + 1:])) for d in range(len(extents)))
+    strides = tuple(int(np.prod(extents[d + 1 :])) for d in range(len(extents)))
     x = s.read("int32", strides)
     y = s.read("int32", tuple(reversed([int(np.prod(extents[:d])) for d in reversed(range(len(extents)))])))
     total = x - y
@@ -302,7 +324,11 @@ def test_all_accumulators(dtype: np.dtype, vector: str) -> None:
         s = Sketch((points, n), 1, vector)
         data = None
         if dtype.kind != "b":  # small numbers, with ties and exact products
-            data = s.rng.choice([1, 1, 2, 0], points * n) if dtype.kind == "f" or points < 40 else s.rng.integers(0, 100, points * n)
+            data = (
+                s.rng.choice([1, 1, 2, 0], points * n)
+                if dtype.kind == "f" or points < 40
+                else s.rng.integers(0, 100, points * n)
+            )
         strides = (n, 1) if vector == "inner" else (1, points)
         x = s.read(dtype, strides, data=data if n else None)
         place = s.coord(1) * 2 + 1
@@ -316,7 +342,9 @@ def test_all_accumulators(dtype: np.dtype, vector: str) -> None:
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float32, dtypes.float64], ids=name)
 def test_extremes_with_nan_and_infinity(dtype: np.dtype, vector: str) -> None:
     for n in (1, 16, 200):
-        data = np.random.default_rng(n).choice([np.nan, np.inf, -np.inf, 1.0, 2.0], (6, n), p=[0.01, 0.3, 0.3, 0.2, 0.19])
+        data = np.random.default_rng(n).choice(
+            [np.nan, np.inf, -np.inf, 1.0, 2.0], (6, n), p=[0.01, 0.3, 0.3, 0.2, 0.19]
+        )
         data[0], data[1], data[2], data[3] = np.inf, -np.inf, np.nan, 1.0
         data[4, -1] = np.nan
         s = Sketch((6, n), 1, vector)
@@ -354,7 +382,9 @@ def test_two_outer_dims(vector: str) -> None:
 
 
 def test_strided_rows_and_columns() -> None:
-    for vector, strides in itertools.product(("inner", "outer"), [(-50, 3), (3, -200), (2, 90), (90, 2), (0, 1), (1, 0), (0, 0)]):
+    for vector, strides in itertools.product(
+        ("inner", "outer"), [(-50, 3), (3, -200), (2, 90), (90, 2), (0, 1), (1, 0), (0, 0)]
+    ):
         s = Sketch((29, 30), 1, vector)
         x = s.read("int16", strides)
         (total,) = s.accumulate(("add", x))
@@ -473,13 +503,25 @@ def programs(draw: st.DrawFn) -> Sketch:
         return tuple(out)
 
     def dense(dims: int) -> tuple[int, ...]:
-        return tuple(int(np.prod(extents[d + 1: dims])) if d < dims else 0 for d in range(len(extents)))
+        return tuple(int(np.prod(extents[d + 1 : dims])) if d < dims else 0 for d in range(len(extents)))
 
     def expression(values: list[Value]) -> Value:
         for _ in range(draw(st.integers(1, 6))):
             x, y = draw(st.sampled_from(values)), draw(st.sampled_from(values))
-            f = draw(st.sampled_from([lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, minimum, maximum,
-                                      lambda x, y: select(x < y, y, x), lambda x, y: x + 1, lambda x, y: -x]))
+            f = draw(
+                st.sampled_from(
+                    [
+                        lambda x, y: x + y,
+                        lambda x, y: x - y,
+                        lambda x, y: x * y,
+                        minimum,
+                        maximum,
+                        lambda x, y: select(x < y, y, x),
+                        lambda x, y: x + 1,
+                        lambda x, y: -x,
+                    ]
+                )
+            )
             values.append(f(x, y))
         return values[-1]
 
@@ -488,7 +530,9 @@ def programs(draw: st.DrawFn) -> Sketch:
     if inner:
         points = [s.read(dtype, strides(outer)) for _ in range(draw(st.integers(0, 1)))]
         wide = cast(expression([*reads, *points]), "float64" if dtype.kind == "f" else "int64")
-        carries = s.accumulate(*((op, wide) for op in draw(st.lists(st.sampled_from(["add", "min", "max"]), min_size=1, max_size=2))))
+        carries = s.accumulate(
+            *((op, wide) for op in draw(st.lists(st.sampled_from(["add", "min", "max"]), min_size=1, max_size=2)))
+        )
         if draw(st.booleans()):
             s.accumulate(stores=[s.write(wide - carries[0], dense(len(extents)))])
         s.point(*(s.write(c * 2 - 1, dense(outer)) for c in carries))
@@ -502,3 +546,22 @@ def programs(draw: st.DrawFn) -> Sketch:
 def test_random_kernels(s: Sketch, splits: int, block: int, stream: bool) -> None:
     kernel = s.launch().kernel
     compare(s, rtol=1e-4, atol=1e-4, block=block, splits=splits if kernel.splittable else 1, stream=stream, pieces=2)
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+@pytest.mark.parametrize("vector", ["inner", "outer"])
+def test_other_vector_widths(width: int, vector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code for narrower vectors is right too (it runs on this CPU, through the same compiler)."""
+    monkeypatch.setattr(emit_llvm, "vector_bytes", lambda features: width)
+    machine = f"{build_module._machine()} {width}"
+    monkeypatch.setattr(build_module, "_machine", lambda: machine)
+    s = Sketch((37, 70), 1, vector)
+    strides = (70, 1) if vector == "inner" else (1, 37)
+    x, y = s.read("float32", strides), s.read("float32", tuple(2 * n for n in strides))
+    index = s.read("int64", strides, data=s.rng.integers(0, 9, 37 * 70))
+    z = s.read("float16", strides)
+    far = s.read("float32", (0, 0), offset=index, mask=x < y, room=9)
+    total, where = s.accumulate(("add", x * y + far), ("argmax", cast(z, "float64"), s.coord(1)))
+    s.accumulate(stores=[s.write(cast(x * total, "float16"), strides)])
+    s.point(s.write(total, (1, 0)), s.write(where, (1, 0)), s.write(where > 20, (1, 0)))
+    compare(s, rtol=1e-3, atol=1e-4)

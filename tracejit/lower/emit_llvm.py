@@ -45,6 +45,11 @@ def emit_kernel(module: ir.Module, name: str, kernel: Kernel, vector_bytes: int,
     return function
 
 
+def _unroll(cost: float) -> int:
+    """Vectors per step: independent work for short bodies, small code for long ones."""
+    return 4 if cost <= 12 else 2 if cost <= 24 else 1
+
+
 class _KernelEmitter(Nest):
     """The whole function, from the slots to the stages."""
 
@@ -59,17 +64,7 @@ class _KernelEmitter(Nest):
         b.cbranch(self.less(first, end), body, leave)
         b.position_at_end(body)
 
-        self.extents = [self.slot(i) for i in slots.extents]
-        self.params = [self.slot(i) for i in slots.params]
-        self.stream = b.icmp_signed("!=", self.slot(slots.stream), self.num(0))
-        self.errors = b.inttoptr(self.slot(slots.errors), PTR) if any(s.op == "check" for s in k.stmts) else None
-        self.strides: list[Values] = []
-        base = Scope()
-        places = zip((*slots.reads, *slots.writes), self.accesses, strict=True)
-        for number, ((address, strides), access) in enumerate(places):
-            base.pointers[number] = b.inttoptr(self.slot(address), PTR)
-            self.strides.append([self.num(int(c)) if at is None else self.slot(at)
-                                 for c, at in zip(access.strides, strides, strict=True)])
+        base = self.read_slots()
         self.works = [self.work(stage) for stage in k.stages]
         for i in sorted({i for work in self.works for i in work.levels[0]}):
             base.values[i] = self.statement(i, base)
@@ -295,7 +290,7 @@ class _KernelEmitter(Nest):
 
     def _row(self, scope: Scope, work: Work, state: Values, low: ir.Value, high: ir.Value) -> Values:
         """The innermost loop of a row."""
-        unroll = 4 if work.cost <= 12 else 2 if work.cost <= 24 else 1
+        unroll = _unroll(work.cost)
 
         def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
             scopes = [self.vector(scope, work, i, mask) for i in positions]
@@ -361,7 +356,7 @@ class _KernelEmitter(Nest):
             # Masks are cheap where vectors are adjacent; elsewhere whole vectors get code of their own.
             paired = any(self.accesses[access].strides[self.vdim] == "2" for access in work.accesses)
             separate = int(paired or bool(work.stage.stores))
-            group = 1 if not self.k.inner else 8 if work.cost <= 4 else 4 if work.cost <= 12 else 2 if work.cost <= 24 else 1
+            group = 1 if not self.k.inner else 8 if work.cost <= 4 else _unroll(work.cost)
 
             def nest(depth: int, outer: Scope) -> None:
                 if depth == len(self.loop_dims):
@@ -413,7 +408,7 @@ class _KernelEmitter(Nest):
 
     def _lane_values(self, scope: Scope, work: Work, number: int, low: ir.Value,
                      high: ir.Value) -> tuple[dict[int, tuple[ir.Value, np.dtype]], Work]:
-        """Compute what depends on the lane but on no inner coordinate once per chunk; gives arrays and the work left."""
+        """Arrays for what depends on the lane but on no inner coordinate, computed here, and the work left."""
         inner = set(self.inner_dims)
 
         def fixed(i: int) -> bool:
@@ -451,7 +446,7 @@ class _KernelEmitter(Nest):
             self.store_all(work, [self.vector(row, work, i, mask, number, low) for i in at], stream)
             return state
 
-        unroll = 4 if work.cost <= 12 else 2 if work.cost <= 24 else 1
+        unroll = _unroll(work.cost)
         self.run(row, work, low, high, unroll, [], body)
         return number
 

@@ -3,10 +3,10 @@
 In: a `Kernel` and an empty function. Out: `Nest`, with the level of each statement, scopes that hold what is known at a
 place, and the loop that runs over vectors.
 
-The levels from the outside in: 0 the call, 1 a row (the outer dims along which no vectors run), one level for each inner
-dim, and last the vector dim. Each statement is computed at the level of the innermost dim it depends on. Vectors run
-along the last dim of their group in three parts: some vectors at a time, then one by one under a mask, and, if results
-bypass the cache, one masked vector before all that, up to an aligned address.
+The levels from the outside in: 0 the call, 1 a row (the outer dims along which no vectors run), one level for each
+inner dim, and last the vector dim. Each statement is computed at the level of the innermost dim it depends on. Vectors
+run along the last dim of their group in three parts: some vectors at a time, then one by one under a mask, and, if
+results bypass the cache, one masked vector before all that, up to an aligned address.
 
 All stores of one step come after all its loads, so a kernel may write over what it reads at the same place.
 
@@ -18,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-from tracejit.lower.emit_scalar_llvm import INT32, INT64, Emitter, Lanes, is_vector, literal
+from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, Lanes, is_vector, literal
 from tracejit.lower.kernel import Kernel, Stage, Store
 from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import F16, I64, Stmt
 
-Values = list[ir.Value]
-Maybe = ir.Value | None
-Step = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
-Body = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, whether to stream) -> next state
+Values: TypeAlias = list[ir.Value]
+Maybe: TypeAlias = "ir.Value | None"
+Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
+Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
 
 
 def roots_of(stage: Stage) -> list[int]:
@@ -52,7 +52,7 @@ def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
     usual = [i for i in detours(kernel.stmts, range(len(kernel.stmts)), wanted) if not isinstance(i, Detour)]
     dtypes = [kernel.stmts[i].dtype for i in usual if kernel.stmts[i].op not in ("const", "param", "coord")]
     numbers = [d for d in dtypes if d.kind != "b"] or dtypes
-    results = [x.dtype for x in (*kernel.writes, *kernel.accumulators)]
+    results = [w.dtype for w in kernel.writes] + [a.dtype for a in kernel.accumulators]
     for d in [*numbers, *(d for d in results if d.kind != "b")]:
         size = 4 if d == F16 else d.itemsize
         sizes[size] = sizes.get(size, 0) + 1
@@ -90,7 +90,7 @@ NOTHING = Work(Stage(True), (), (), (), 0.0)
 
 
 class Nest:
-    """A kernel's function in the making."""
+    """A kernel's function in the making. `read_slots` has to come before anything that computes."""
 
     def __init__(self, function: ir.Function, kernel: Kernel, vector_bytes: int, fastmath: bool):
         self.k = kernel
@@ -165,6 +165,22 @@ class Nest:
                 weight = 8
             cost += weight * max(1.0, s.dtype.itemsize * self.lanes / self.width)
         return Work(stage, tuple(map(tuple, levels)), tuple(vectors), tuple(sorted(accesses)), cost)
+
+    def read_slots(self) -> Scope:
+        """Load all numbers of the launch; gives the scope of the call."""
+        b, slots = self.b, self.k.slots
+        self.extents = [self.slot(i) for i in slots.extents]
+        self.params = [self.slot(i) for i in slots.params]
+        self.stream = b.icmp_signed("!=", self.slot(slots.stream), self.num(0))
+        self.errors = b.inttoptr(self.slot(slots.errors), PTR)
+        self.strides: list[Values] = []
+        scope = Scope()
+        places = zip((*slots.reads, *slots.writes), self.accesses, strict=True)
+        for number, ((address, strides), access) in enumerate(places):
+            scope.pointers[number] = b.inttoptr(self.slot(address), PTR)
+            self.strides.append([self.num(int(c)) if at is None else self.slot(at)
+                                 for c, at in zip(access.strides, strides, strict=True)])
+        return scope
 
     # ---- small tools
 
@@ -374,7 +390,7 @@ class Nest:
 
     def store_all(self, work: Work, scopes: list[Scope], stream: Maybe) -> None:
         """The stores of a stage for some steps, after all their loads."""
-        adjacent = [s for s in work.stage.stores if self._adjacent(s)] if stream is not None else []
+        adjacent: list[Store] = [s for s in work.stage.stores if self._adjacent(s)] if stream is not None else []
         if adjacent:
             b = self.b
             past, through, after = b.append_basic_block(), b.append_basic_block(), b.append_basic_block()

@@ -233,7 +233,7 @@ class Emitter:
             case "min" | "max":
                 return self.extreme(s.op, kind, a[0], a[1])
             case "lt" | "le" | "eq" | "ne":
-                return self.compare({"lt": "<", "le": "<=", "eq": "==", "ne": "!="}[s.op], kind, *a, flags=flags)
+                return self.compare({"lt": "<", "le": "<=", "eq": "==", "ne": "!="}[s.op], kind, a[0], a[1], flags)
             case "and":
                 return b.and_(*a)
             case "or":

@@ -13,8 +13,10 @@ run-time slots: two calls with other shapes share the kernel, and its text is it
     row stages     several inner stages over the same row (max; sum of exp; scale), each using earlier `carry` values
 
 ABI: `void kernel(intp* slots, intp begin, intp end)` does the items [begin, end); `Kernel.slots` gives the layout.
-An item is one block of one point row (see `items`). With splits > 1, items leave partial accumulators in the scratch,
-and a second call `kernel(slots, ~begin, end)` over *points* combines them in order and runs the remaining stages.
+An item is one block of one point row (see `items`). With splits > 1 (only if `splittable`), items leave partial
+accumulators in the scratch, and a second call `kernel(slots, ~begin, end)` over the *points* [begin, end), numbered in
+row-major order, combines them in order and runs the remaining stages. Items, and points, may be given to any threads in
+any pieces: results depend on block and splits alone. A write may be a read's buffer at the very same place.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ class Kernel:
     def splittable(self) -> bool:
         """Whether the first inner dim may be cut into parts whose accumulators are combined afterwards."""
         inner = [s for s in self.stages if s.inner]
-        return len(inner) == 1 and bool(inner[0].accumulators) and self.stages[0].inner and not inner[0].stores
+        return len(inner) == 1 and bool(inner[0].accumulators) and self.stages[0].inner
 
     @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -164,11 +166,11 @@ class Slots:
     """Where each run-time number of a kernel sits in its int64 slot array.
 
     extents[d]: length of dim d. block: length of one block of the last outer dim when vector == "outer" (else unused).
-    splits, split: number and length of the parts of the first inner dim. scratch: address for partial accumulators;
-    accumulator k of part s of point p is the 8-byte (argmin/argmax: 16-byte value then position) cell number
-    s * points + p after all cells of the accumulators before it, aligned to 16. errors: address of two int64:
-    site + 1 of the first failed check (0: none) and the failing value. stream: 1 if contiguous stores should bypass the
-    cache. Reads and writes: an address, then a stride in elements for each dim of class `s`.
+    splits, split: number and length of the parts of the first inner dim (parts may be empty). scratch: address, aligned
+    to 16, for partial accumulators: for each accumulator an area of splits * points 8-byte cells (argmin/argmax: two,
+    values then positions), padded to 16 bytes; part s of point p is cell s * points + p. errors: address of two int64,
+    zero before a run: site + 1 of a failed check (the first one found) and the failing value. stream: 1 if contiguous
+    stores should bypass the cache. Reads and writes: an address, then a stride in elements for each dim of class `s`.
     """
 
     extents: tuple[int, ...]
@@ -201,7 +203,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided look at buffer number `buffer`: element offset, and a stride in elements per dim of the reader's space."""
+    """A strided look at buffer number `buffer`: element offset, and a stride in elements per dim of the user's space."""
 
     buffer: int
     offset: int
@@ -244,8 +246,9 @@ class Launch:
 def items(kernel: Kernel, extents: tuple[int, ...], block: int, splits: int) -> int:
     """How many items a launch has.
 
-    Item number = (row * blocks + b) * splits + s, where row counts the outer dims but the last (in row-major order) and b
-    the blocks of the last outer dim for vector == "outer"; for vector == "inner" row counts all outer dims and blocks = 1.
+    Item number = (row * blocks + b) * splits + s, where row counts the outer dims but the last (in row-major order) and
+    b the blocks of the last outer dim for vector == "outer"; for vector == "inner" row counts all outer dims and
+    blocks = 1.
     """
     n = splits
     last = kernel.outer - 1

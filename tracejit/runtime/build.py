@@ -3,8 +3,8 @@
 In: `Kernel` records and `Options` (`build`), or a whole LLVM module of runtime support code (`native_module`).
 Out: addresses of functions that stay loaded for the life of the process.
 
-Kernels are compiled by Numba, support code by llvmlite; both are kept as object code and loaded by llvmlite alone, so that
-a process whose code is on disk never imports Numba. A cache key is the text and everything else that machine code
+Kernels are compiled by Numba, support code by llvmlite; both are kept as object code and loaded by llvmlite alone, so
+that a process whose code is on disk never imports Numba. A cache key is the text and everything else that machine code
 depends on; never a path, an address or an id. A file of the cache is one object with some functions in it,
 linked under the key of each; it is written whole, then renamed, so writers never meet half a file.
 
@@ -76,8 +76,8 @@ def stats() -> Stats:
 def native_module(key: str, emit: Callable[[ir.Module], None], names: Sequence[str]) -> dict[str, int]:
     """Addresses of the functions `names` of the module that `emit` fills in.
 
-    `key` names the module; it and the source file of `emit` must determine the code. The functions get external linkage and
-    keep their names inside the module; symbols the process knows (libc) may be declared and called.
+    `key` names the module; it and the source file of `emit` must determine the code. Symbols that the process knows
+    (libc) may be declared and called.
     """
     digest = _key("module", key, _source(emit.__code__.co_filename))
     wanted = {name: f"{name}.{digest}" for name in names}
@@ -242,7 +242,8 @@ def _compile_module(text: str) -> bytes:
 def _load(names: Sequence[str], code: bytes) -> None:
     """Put object code into the process and note the addresses of its functions. First loaded wins."""
     _initialize()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), llvm.Target.from_default_triple().create_target_machine())
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     for name in names:
