@@ -58,6 +58,8 @@ from tracejit.ops.einsum import *
 from tracejit.ops.elementwise import *
 from tracejit.ops.linalg import *
 from tracejit.ops.movement import *
+from tracejit.ops.quantiles import *
+from tracejit.ops.random import *
 from tracejit.ops.reduction import *
 from tracejit.ops.selection import *
 from tracejit.ops.shaping import *
@@ -68,7 +70,7 @@ from tracejit.tape import GradientTape, UnconnectedGradients
 from tracejit.tensor import Tensor
 from tracejit.variable import Variable
 
-from tracejit import linalg  # isort: skip
+from tracejit import linalg, random  # isort: skip
 
 newaxis = None
 pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan

@@ -16,6 +16,7 @@ Read next: `elementwise.py` for examples.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -279,8 +280,17 @@ def publish(function: Callable[..., Any], op: Op, *, numpy: Numpy = None, dunder
     """Name the public function of an op, and attach it where users look for it: operator, method, NumPy function."""
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = function.__doc__ or op.doc
+    function.__module__ = _declaring_module()
     function.op = op  # type: ignore[attr-defined]
     return expose(function, numpy=numpy, dunder=dunder, method=method)
+
+
+def _declaring_module() -> str:
+    """The module outside this one that is declaring an op (for help() and doctests)."""
+    frame: Any = sys._getframe()
+    while frame.f_globals["__name__"] == __name__:
+        frame = frame.f_back
+    return frame.f_globals["__name__"]
 
 
 def expose(function: Callable[..., Any], *, numpy: Numpy = None, dunder: str = "",
@@ -355,10 +365,10 @@ def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity
                 method: str | bool = False) -> Callable[..., Any]:
     """Declare an elementwise op of `arity` inputs.
 
-    eager: NumPy ufunc-like on arrays of the input dtype. scalar: the same over scalar values. partials(y, *xs): derivative
-    of y by each input (a tuple, or one value if arity is 1; None for no derivative; a Python number for a constant one).
-    For a non-holomorphic complex function give `vjp(g, y, *xs)` and `jvp(tangents, y, *xs)` instead. Attributes, if any,
-    reach eager, scalar and the derivatives by name; `call_elementwise` passes them.
+    eager: NumPy ufunc-like on arrays of the input dtype. scalar: the same over scalar values. partials(y, *xs):
+    derivative of y by each input (a tuple, or one value if arity is 1; None for no derivative; a Python number for a
+    constant one). For a non-holomorphic complex function give `vjp(g, y, *xs)` and `jvp(tangents, y, *xs)` instead.
+    Attributes, if any, reach eager, scalar and the derivatives by name; `call_elementwise` passes them.
     """
 
     def infer(*types: Type, **attrs: Any) -> Type:
@@ -510,7 +520,8 @@ def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce:
 
     vjp(g, y, x, axis): g and y have the reduced shape. linear: the tangent is the reduction of the tangent.
     nonempty: an empty axis has no value (max, argmin): ValueError. identity: the value that `where=` puts in place of
-    masked elements (None: not supported); combine: how `initial=` joins. accumulates: the public function takes `dtype=`.
+    masked elements (None: not supported); combine: how `initial=` joins. accumulates: the public function takes
+    `dtype=`.
     """
 
     def infer(x: Type, *, axis: tuple[int, ...]) -> Type:
