@@ -12,9 +12,11 @@ Read next: `mathlib.py` (functions written in it), `kernel.py` (loops around it)
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,9 +44,19 @@ class ScalarOp:
     doc: str
 
 
+@cache
+def _c_fma(name: str, number: Any) -> np.ufunc:
+    """fma or fmaf of the C library: NumPy has none, and no wider type is wide enough where the sum cancels."""
+    f = getattr(ctypes.CDLL(None), name)
+    f.restype, f.argtypes = number, (number,) * 3
+    return np.frompyfunc(f, 3, 1)
+
+
 def _fma(x: Any, y: Any, z: Any) -> Any:
-    wide = np.float64 if x.dtype != F64 else np.longdouble
-    return (x.astype(wide) * y + z).astype(x.dtype)
+    if x.dtype == F16:
+        return (x.astype(np.float64) * y + z).astype(F16)
+    f = _c_fma("fma", ctypes.c_double) if x.dtype == F64 else _c_fma("fmaf", ctypes.c_float)
+    return np.asarray(f(x, y, z)).astype(x.dtype)
 
 
 def _quot(x: Any, y: Any) -> Any:
@@ -129,8 +141,8 @@ class Builder:
             attrs = ("contract",)
         key = Stmt(op, dtype, tuple(a.index for a in args), attrs)
         memo_key: Any = key
-        if op == "const":  # -0.0 == 0.0 and 1 == True, but they are different statements
-            memo_key = (key, repr(attrs[0]))
+        if op == "const":  # -0.0 == 0.0 and 1 == True, yet they differ; nan != nan, yet it is one statement
+            memo_key = (op, dtype, repr(attrs[0]))
         index = self._memo.get(memo_key)
         if index is None:
             index = self._memo[memo_key] = len(self.stmts)

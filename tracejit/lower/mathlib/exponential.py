@@ -117,8 +117,8 @@ def exp2(x: Value) -> Value:
 
 @function(Bound(2, 2))
 def expm1(x: Value) -> Value:
-    low = -18.0 if x.dtype == F32 else -38.0  # the result is -1 below
-    p, n = reduce_exp(at_least(at_most(x, EXP_RANGE[x.dtype][1]), low))
+    low, high = (-18.0, 89.0) if x.dtype == F32 else (-38.0, 710.0)  # the result is -1 or inf beyond
+    p, n = reduce_exp(at_least(at_most(x, high), low))
     half = power_of_two(n - 1, x.dtype)  # half of 2**n, which may overflow
     y = fma(p, half, half - 0.5) * 2.0
     return select(fabs(x) < 2.0 ** -FORMATS[x.dtype].mantissa, x, y)
