@@ -140,12 +140,13 @@ class GradientTape(Recording):
         output_gradients: weights for the elements of `target` in that sum, one tensor for each of its tensors. A
         source that `target` does not depend on gets None, or zeros with `unconnected_gradients="zero"`.
         """
-        targets = optree.tree_leaves(target)
+        targets, shape = optree.tree_flatten(target)
         weights = [None] * len(targets)
         if output_gradients is not None:
-            weights = optree.tree_leaves(output_gradients, none_is_leaf=True)
-        if len(weights) != len(targets):
-            raise ValueError(f"gradient: {len(weights)} output_gradients for {len(targets)} targets")
+            try:
+                weights = shape.flatten_up_to(output_gradients)
+            except ValueError as error:
+                raise ValueError(f"gradient: output_gradients must be structured like the target: {error}") from None
         leaves, structure = _sources(sources)
         with self._asked():
             seeds: dict[Key, Tensor] = {}
@@ -191,7 +192,7 @@ class GradientTape(Recording):
         connection.
         """
         keys = [self.key(x) for x in sources]
-        found = backward(tuple(self.records), seeds, set(keys))
+        found = backward(tuple(self.records), seeds, {k for k in keys if k in self.tracked})
         return [found.get(k) for k in keys]
 
     def tangents(self, moving: Mapping[Key, Tensor], results: Sequence[Tensor]) -> list[Tensor | None]:

@@ -74,9 +74,9 @@ class Variable(Tensor):
         type.
         """
         if isinstance(value, (list, tuple)):
-            value = core.as_tensor(value)
-            fits = _rank(value.dtype) <= _rank(self.dtype)
-            source = value.dtype
+            source = core.as_tensor(value).dtype
+            fits = _rank(source) <= _rank(self.dtype)
+            value = core.as_tensor(value, self.dtype) if fits else value
         elif isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
             source = dtypes.default_of(dtypes.weak_kind(value))
             fits = _rank(source) <= _rank(self.dtype)
@@ -100,7 +100,7 @@ class Variable(Tensor):
         if isinstance(self._value, Node):
             return f"{facts}, traced>"
         held = self._value
-        return f"{facts}, numpy={held if held.ndim == 0 else repr(held)}>"
+        return f"{facts}, numpy={str(held) if held.ndim == 0 else repr(held)}>"
 
     __str__ = __repr__
 
