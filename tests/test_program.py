@@ -256,6 +256,27 @@ def test_gemm(m: int, n: int, k: int, orders: str, dtype: str) -> None:
         np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
 
 
+_BLAS_ALONE = """
+    import sys
+    from tracejit.runtime import executor
+    address = executor.blas("dgemm")
+    assert address and "scipy.linalg" not in sys.modules, "all of scipy.linalg was imported"
+    import numpy as np
+    import scipy.linalg
+    assert scipy.linalg.cython_blas.__pyx_capi__["dgemm"]
+    assert scipy.linalg.blas.dgemm(1, np.eye(3), np.eye(3))[2, 2] == 1
+    import scipy.linalg.cython_blas
+    executor.blas.cache_clear(), executor._cython_blas.cache_clear()
+    assert executor.blas("dgemm") == address
+"""
+
+
+def test_blas_is_found_without_the_rest_of_scipy() -> None:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(_BLAS_ALONE)], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_gemm_of_views() -> None:
     """Parts of larger matrices, a vector with a stride, one row read as columns."""
     x, y = random(20, 30), random(30, 40, seed=1)

@@ -17,9 +17,15 @@ Read next: `program.py` (who fills frames).
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -195,11 +201,24 @@ def bind(frame: int) -> Callable[..., int]:
 
 
 @cache
+def _cython_blas() -> Any:
+    """SciPy's module of BLAS pointers, alone: with the rest of `scipy.linalg` an import takes ten times as long."""
+    import scipy  # lazy: only programs with a matrix product need it
+
+    name = "scipy.linalg.cython_blas"
+    spec = PathFinder.find_spec(name, [os.path.join(path, "linalg") for path in scipy.__path__])
+    if name in sys.modules or spec is None or spec.loader is None:
+        return import_module(name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop(name, None)  # so that a real import later puts it where it belongs
+    return module
+
+
+@cache
 def blas(name: str) -> int:
     """Address of a BLAS routine."""
-    from scipy.linalg import cython_blas  # lazy: only programs with a matrix product need SciPy
-
-    capsule = cython_blas.__pyx_capi__[name]
+    capsule = _cython_blas().__pyx_capi__[name]
     get_name, get_pointer = ctypes.pythonapi["PyCapsule_GetName"], ctypes.pythonapi["PyCapsule_GetPointer"]
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
