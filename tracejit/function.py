@@ -120,6 +120,7 @@ class _Traces:
         self.count = 0
         self.last: tuple[Call, Specialization] | None = None
         self.creations = 0
+        self.warned = False  # of values that cannot be watched
 
 
 class Function:
@@ -255,9 +256,19 @@ class Function:
         with _trace_lock:
             reach = Reach(self.python_function, self.name, before, dict(zip(signature.names, call.values)))
             try:
-                return record(self.python_function, call, signature, self.name, reach, *before)
+                found = record(self.python_function, call, signature, self.name, reach, *before)
             except RecursionError as error:
                 raise self._endless(error) from None
+            finally:
+                rebound = reach.check_rebound()
+        if rebound is not None:
+            raise rebound
+        if reach.blind and not self._traces.warned:
+            self._traces.warned = True
+            listed = "; ".join(f"{label}: {why}" for label, why in reach.blind.items())
+            warnings.warn(f"{self.name}: changes of some values from outside will not be noticed after the trace ({listed}); pass them as "
+                          f"arguments", stacklevel=_user_depth())
+        return found
 
     def _reason(self, call: Call, before: tuple[Any, ...]) -> str:
         """Why this call needs a trace: the first difference to the latest specialisation of its key, or else to the last trace."""

@@ -1,14 +1,243 @@
-"""temporary"""
+"""Values from outside: which a function reads, where they are found again at each call, and which changes ask for a new trace.
+
+In: a function about to be traced. Out: `Reach`, which tells the trace where a captured tensor or array comes from (it becomes a
+hidden input), and makes the `Watch` that a specialisation keeps: one generated Python function that reads the hidden inputs and
+compares the numbers, strings and functions that the traced code may have read.
+
+Read next: `bytecode.py` (how they are found).
+"""
+
 from __future__ import annotations
+
+import re
+import types
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+
+from tracejit.errors import TracerError
+from tracejit.ir import Node
+from tracejit.tensor import Tensor
+from tracejit.trace.bytecode import Reading, Ref, analyse, walk_objects
+
+MAX_CONTAINER = 5000  # entries of a container that are compared at each call
+_MISSING = object()
+_IDENTIFIER = re.compile(r"(?<![\w.'\"])([a-z]\d+)\b")
+
+
+class Reach:
+    """What one function reads from outside, found just before it is traced."""
+
+    def __init__(self, function: Callable[..., Any], name: str, before: Sequence[Any] = (), arguments: dict[str, Any] | None = None):
+        self.name = name
+        roots: dict[str, Any] = {}
+        given: dict[str, Ref] = {}
+        for k, (parameter, value) in enumerate((arguments or {}).items()):
+            if _is_object(value):
+                root = f"a{k}"
+                try:
+                    roots[root] = weakref.ref(value)
+                except TypeError:
+                    roots[root] = lambda value=value: value
+                given[parameter] = Ref(f"{root}()", value, parameter)
+        analyst = analyse(function, given, before[0] if before else None, bool(before))
+        self.reading: Reading = analyst.reading
+        self.reading.roots.update(roots)
+        self.reading.plain = {c: r for c, r in self.reading.plain.items() if _parent(c) not in self.reading.whole or _is_code(r.value)}
+        self.blind = dict(self.reading.blind)
+        self._found: dict[int, Ref] | None = None
+        self._all: dict[int, Ref] | None = None
+        self._snapshots: dict[str, Any] = {}
+        for code, ref in self.reading.whole.items():
+            taken = snapshot(ref.value)
+            if taken is _MISSING:
+                self.blind[ref.label] = f"it has more than {MAX_CONTAINER} entries"
+            else:
+                self._snapshots[code] = taken
+        # values as they are before the trace
+        self._labels = {c: r.label for c, r in (*self.reading.plain.items(), *self.reading.whole.items())}
+        self._plain = {c: r.value for c, r in self.reading.plain.items()}
+
+    # -- while tracing ------------------------------------------------------------------------------------------------------
+    def find(self, x: Any) -> tuple[Any, str, str] | None:
+        """The handle through which `x` is reached, the expression for it, and what the user calls it."""
+        if self._found is None:
+            self._found = _by_identity(list(self.reading.arrays.values()))
+        ref = self._lookup(self._found, x)
+        if ref is None:
+            if self._all is None:  # the code did not say how it got there: look everywhere it could have
+                starts = [*self.reading.objects.values(), *self.reading.whole.values()]
+                self._all = _by_identity([r for r in walk_objects(starts) if isinstance(r.value, (Tensor, np.ndarray))])
+            ref = self._lookup(self._all, x)
+        return None if ref is None else (ref.value, ref.code, ref.label)
+
+    @staticmethod
+    def _lookup(known: dict[int, Ref], x: Any) -> Ref | None:
+        found = known.get(id(x))
+        if found is None and isinstance(x, Tensor) and not isinstance(x._value, Node):
+            found = known.get(id(x._value))
+        return found
+
+    def check_rebound(self) -> TracerError | None:
+        """Put Variables back that the trace replaced by tensors; the error for the first of them."""
+        error: TracerError | None = None
+        for ref in self.reading.arrays.values():
+            if ref.owner is None or not hasattr(ref.value, "assign_add"):
+                continue
+            now = _current(ref)
+            if now is not ref.value and isinstance(now, Tensor) and not hasattr(now, "assign_add") and isinstance(now._value, Node):
+                _put_back(ref)
+                error = error or TracerError(f"{ref.label} is a Variable and was rebound to a tensor; use {ref.label}.assign_add (or assign), "
+                                             f"which changes the Variable itself")
+        return error
+
+    # -- for later calls ------------------------------------------------------------------------------------------------------
+    def watch(self, hidden: Sequence[Any]) -> Watch:
+        """What later calls compare and read. hidden: expressions, or handles that are always the same."""
+        return Watch(self.reading, self._plain, self._snapshots, self._labels, hidden)
 
 
 class Watch:
-    def __init__(self, handles): self.handles = handles
-    def read(self, instance): return self.handles
-    def difference(self, instance): return ""
+    """The conditions of a trace on values from outside, and its hidden inputs.
 
-class Reach:
-    def __init__(self, *_): ...
-    def find(self, x): return None
-    def watch(self, paths): return Watch(paths)
+    read(instance): the hidden handles, or None if something has changed.
+    """
+
+    def __init__(self, reading: Reading, plain: dict[str, Any], snapshots: dict[str, Any], labels: dict[str, str], hidden: Sequence[Any]):
+        self._labels = labels
+        names: dict[str, Any] = {"differs": _differs, "snapshot": snapshot, "MISSING": _MISSING}
+        self._checks: list[tuple[str, str, Any]] = []  # expression, how it is compared, value
+        lines: list[str] = []
+        for k, (code, value) in enumerate(plain.items()):
+            names[f"_p{k}"] = value
+            self._checks.append((code, "plain", value))
+            lines += [f"        if (v := {code}) is not _p{k} and differs(v, _p{k}): return None"]
+        for k, (code, value) in enumerate(snapshots.items()):
+            names[f"_s{k}"] = value
+            self._checks.append((code, "whole", value))
+            lines += [f"        if snapshot({code}) != _s{k}: return None"]
+        for owner, name, label in reading.absent.values():
+            self._checks.append((f"getattr({owner}, {name!r}, MISSING)", "absent", label))
+            lines += [f"        if getattr({owner}, {name!r}, MISSING) is not MISSING: return None"]
+        fixed, handles = [], []
+        for k, h in enumerate(hidden):
+            if not isinstance(h, str):
+                names[f"_h{k}"] = h
+                fixed.append(h)
+            handles.append(h if isinstance(h, str) else f"_h{k}")
+        used = set(_IDENTIFIER.findall("\n".join([*lines, *handles])))
+        names.update({n: v for n, v in reading.roots.items() if n in used})
+        self._names = names
+        if not lines and len(fixed) == len(hidden):
+            constant = tuple(hidden)
+            self.read: Callable[[Any], Sequence[Any] | None] = lambda instance: constant
+            self.constant = True
+            return
+        self.constant = False
+        source = "\n".join(["def read(S):", "    try:", *lines, f"        return [{', '.join(handles)}]", "    except Exception: return None"])
+        space = dict(names)
+        exec(compile(source, "<tracejit watch>", "exec"), space)
+        self.read = space["read"]
+
+    def difference(self, instance: Any) -> str:
+        """The first thing that has changed, in words; "" if nothing has."""
+        for code, how, value in self._checks:
+            label = self._labels.get(code, value if how == "absent" else code)
+            try:
+                now = eval(code, dict(self._names), {"S": instance})
+            except Exception as error:
+                return f"{label} cannot be read any more ({type(error).__name__})"
+            if how == "absent" and now is not _MISSING:
+                return f"{label} was not there, and is {now!r:.60}"
+            if how == "plain" and now is not value and _differs(now, value):
+                return f"{label} {value!r:.60} -> {now!r:.60}"
+            if how == "whole" and snapshot(now) != value:
+                return f"{label} changed"
+        return ""
+
+
+def snapshot(x: Any) -> Any:
+    """A container as something comparable: numbers and strings by value and type, arrays and objects by type only (their contents are
+    watched, or read, one by one). MISSING if it is too large."""
+    count = 0
+
+    def take(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > MAX_CONTAINER:
+            raise OverflowError
+        cls = x.__class__
+        if cls is list or cls is tuple or cls is set or cls is frozenset:
+            return cls, [take(e) for e in x] if cls is list or cls is tuple else {take(e) for e in x}
+        if isinstance(x, dict):
+            return cls, [(take(k), take(v)) for k, v in x.items()]
+        if cls is float or cls is complex:
+            return cls, repr(x)
+        if x is None or cls is int or cls is str or cls is bool or cls is bytes:
+            return cls, x
+        if isinstance(x, (tuple, list)):
+            return cls, [take(e) for e in x]
+        return cls
+
+    try:
+        return take(x)
+    except (OverflowError, RecursionError):
+        return _MISSING
+
+
+def _differs(a: Any, b: Any) -> bool:
+    """Whether two values, which are not the same object, are not alike either."""
+    if a.__class__ is not b.__class__:
+        return True
+    if isinstance(a, (float, complex, np.generic)):
+        return repr(a) != repr(b)  # tells 0.0 from -0.0; nan is itself
+    return _is_code(a) or a != b
+
+
+def _is_code(x: Any) -> bool:
+    return isinstance(x, types.FunctionType)
+
+
+def _is_object(x: Any) -> bool:
+    """Whether an argument is an ordinary object, whose attributes may be read."""
+    plain = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor, dict, list, tuple, set, frozenset)
+    return not isinstance(x, plain)
+
+
+def _parent(code: str) -> str:
+    """The container's expression, of an item's."""
+    return code[: code.rindex("[")] if code.endswith("]") else ""
+
+
+def _by_identity(refs: Sequence[Ref]) -> dict[int, Ref]:
+    """Handles by the id of the handle, and of its value (for copies of the handle)."""
+    found: dict[int, Ref] = {}
+    for ref in refs:
+        found.setdefault(id(ref.value), ref)
+    for ref in refs:
+        if isinstance(ref.value, Tensor):
+            found.setdefault(id(ref.value._value), ref)
+    return found
+
+
+def _current(ref: Ref) -> Any:
+    """What is now in the place where `ref` was found."""
+    owner = ref.owner
+    try:
+        if isinstance(owner, types.CellType):
+            return owner.cell_contents
+        return owner[ref.key] if isinstance(owner, (dict, list)) else owner.__dict__[ref.key]
+    except (KeyError, IndexError, ValueError, AttributeError):
+        return None
+
+
+def _put_back(ref: Ref) -> None:
+    owner = ref.owner
+    if isinstance(owner, types.CellType):
+        owner.cell_contents = ref.value
+    elif isinstance(owner, (dict, list)):
+        owner[ref.key] = ref.value
+    else:
+        setattr(owner, ref.key, ref.value)

@@ -256,6 +256,11 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
     finally:
         written = trace.close()
     del values, result
+    for k, (_, where) in enumerate(trace.created):
+        # ours: the list of created ones, the capture, the argument of getrefcount, and `written` if it was assigned
+        ours = 3 + any(h is trace.created[k][0] for h, _ in written)
+        if sys.getrefcount(trace.created[k][0]) <= ours:
+            raise creation_error(where, name, "is not kept by anything after the call")
 
     adopted = {id(call.leaves[k]): k for k in starts if call.leaves[k] is stand_ins[k]}
     hidden = [c for h, c in trace.captured.items() if h not in adopted]
@@ -288,7 +293,6 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
     graph.inputs = tuple(ordered)
     leaves = [position[n] for n in ordered if n not in hidden_nodes]
     numbers = [(position[n], value, names[position[n]]) for n, value in trace.needed.items()]
-    _check_created(trace, name)
     made = Specialization(graph, leaves, hidden, reach.watch([c.path or c.handle for c in hidden]), numbers, results, spec, writes, aliases,
                           names, created=[where for _, where in trace.created])
     for c in hidden:
@@ -329,14 +333,6 @@ def _results(trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any],
         else:
             found.append(Result("static", value=x))
     return outputs, found, spec
-
-
-def _check_created(trace: Trace, name: str) -> None:
-    """A Variable that nothing keeps after the trace would be a new one at each call: refuse it."""
-    for k, (_, where) in enumerate(trace.created):
-        # ours: the list entry, the capture, and the argument of getrefcount
-        if sys.getrefcount(trace.created[k][0]) <= 3:
-            raise creation_error(where, name, "is not kept by anything after the call")
 
 
 def creation_error(where: str, name: str, problem: str) -> TracerError:

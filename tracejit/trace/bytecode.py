@@ -1,0 +1,677 @@
+"""What a Python function can read from outside itself, found from its bytecode.
+
+In: a function and what is known of its arguments. Out: `Reading`: the places (globals, closure cells, attributes, items) that it and the
+Python functions it calls may read, each as a Python expression with the object found there now.
+
+The code is walked once or twice in a straight line with a stack of abstract values. A value is a tuple of `Ref`s, the objects it may
+be; empty for anything computed. Too many refs are harmless (a guard too many), so every doubt adds; what cannot be followed at
+all is reported. Instructions are handled by the names they have in Python 3.11 to 3.14.
+
+Read next: `captures.py` (what becomes of a reading).
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from tracejit.tensor import Tensor
+
+MAX_CODES = 2000  # code objects walked for one function
+MAX_REFS = 256  # objects one value may be
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+# Code that is not followed: the standard library, numeric packages, and the parts of this package that users do not build with.
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_FOREIGN = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "scipy", "optree", "numba", "llvmlite", "jax", "torch", "_pytest"))
+_OURS = ("ops", "trace", "runtime", "lower", "tensor.py", "function.py", "gradients.py", "variable.py", "tape.py", "custom.py", "linalg.py",
+         "config.py", "dtypes.py", "errors.py", "ir.py", "__init__.py", "fft.py", "random.py")
+_FOREIGN_MODULES = frozenset(("tracejit", "numpy", "scipy", "math", "builtins", "operator", "itertools", "functools", "np"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An object, and the expression that finds it again. `label` is that expression as the user would write it."""
+
+    code: str
+    value: Any
+    label: str
+    owner: Any = None  # the dict, cell or object that holds it, and under which name: so that it can be put back
+    key: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A method found on an object: calling it binds `self`."""
+
+    function: types.FunctionType
+    instance: Ref | None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """A function made inside the walked code."""
+
+    code: types.CodeType
+    scope: _Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Super:
+    """`super()` in a method."""
+
+    cls: type
+    instance: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: Any
+
+
+Item = Ref | Bound | Local | Super | Const
+Value = tuple[Item, ...]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was found."""
+
+    roots: dict[str, Any] = field(default_factory=dict)  # names used in expressions
+    plain: dict[str, Ref] = field(default_factory=dict)  # numbers, strings, functions: compared at each call
+    absent: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # attributes looked for and not there: code, name, label
+    whole: dict[str, Ref] = field(default_factory=dict)  # containers compared as a whole
+    arrays: dict[str, Ref] = field(default_factory=dict)  # tensors, variables, arrays
+    objects: dict[str, Ref] = field(default_factory=dict)  # everything else that was passed through
+    blind: dict[str, str] = field(default_factory=dict)  # what could not be followed, and why
+
+
+def followed(code: types.CodeType) -> bool:
+    """Whether code is the user's, or built with this package, rather than a library's."""
+    name = code.co_filename
+    if name.startswith(_PACKAGE):
+        return not name[len(_PACKAGE):].startswith(_OURS)
+    if name.startswith(_STANDARD) and "-packages" not in name[len(_STANDARD):]:
+        return False
+    return not any(part in name for part in _FOREIGN) and not name.startswith("<frozen")
+
+
+class _Scope:
+    """Names of one walked code object: what locals and cells may be."""
+
+    def __init__(self, outer: _Scope | None, globals_code: str, globals_: dict[str, Any]):
+        self.names: dict[str, dict[Any, Item]] = {}
+        self.outer = outer
+        self.globals_code, self.globals = globals_code, globals_
+
+    def get(self, name: str) -> Value:
+        found = self.names.get(name)
+        if found is not None:
+            return tuple(found.values())
+        return self.outer.get(name) if self.outer is not None else ()
+
+    def add(self, name: str, value: Value) -> None:
+        known = self.names.setdefault(name, {})
+        for item in value:
+            if not isinstance(item, Const) and len(known) < MAX_REFS:
+                known[_identity(item)] = item
+
+
+def _identity(item: Item) -> Any:
+    return item.code if isinstance(item, Ref) else (type(item), id(item.function), item.code) if isinstance(item, Bound) else id(item)
+
+
+def _union(*values: Value) -> Value:
+    found: dict[Any, Item] = {}
+    for value in values:
+        for item in value:
+            if not isinstance(item, Const):
+                found.setdefault(_identity(item), item)
+    return tuple(found.values())[:MAX_REFS]
+
+
+class Analyst:
+    """Walks functions and fills in a `Reading`."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self._done: dict[Any, Value] = {}
+        self._noted: set[str] = set()
+        self._names: dict[int, str] = {}
+
+    # -- roots ---------------------------------------------------------------------------------------------------------
+    def root(self, value: Any, prefix: str = "r") -> str:
+        """A name for an object that expressions start from."""
+        name = self._names.get(id(value))
+        if name is None:
+            name = self._names[id(value)] = f"{prefix}{len(self._names)}"
+            self.reading.roots[name] = value
+        return name
+
+    # -- functions -------------------------------------------------------------------------------------------------------
+    def function(self, f: types.FunctionType, bound: dict[str, Value] | None = None, code: str = "") -> Value:
+        """Walk a Python function. `bound`: what its parameters may be. Gives what it may return."""
+        if not followed(f.__code__):
+            self._library(f, code)
+            return ()
+        scope = _Scope(None, self.root(f.__globals__, "g"), f.__globals__)
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+            scope.add(name, self.note(Ref(f"{self.root(cell, 'c')}.cell_contents", value, name, cell, "cell_contents")))
+        here = code or self.root(f, "f")
+        names = f.__code__.co_varnames[: f.__code__.co_argcount]
+        for k, default in enumerate(f.__defaults__ or ()):
+            name = names[len(names) - len(f.__defaults__ or ()) + k]
+            if not bound or name not in bound:
+                scope.add(name, self.note(Ref(f"{here}.__defaults__[{k}]", default, f"{f.__name__}'s default {name}")))
+        for name, default in (f.__kwdefaults__ or {}).items():
+            if not bound or name not in bound:
+                scope.add(name, self.note(Ref(f"{here}.__kwdefaults__[{name!r}]", default, f"{f.__name__}'s default {name}")))
+        for name, value in (bound or {}).items():
+            scope.add(name, value)
+        return self._code(f.__code__, scope)
+
+    def _library(self, f: types.FunctionType, code: str) -> None:
+        """A library's function may hold user functions in its closure (a wrapper, a gradient)."""
+        if ("library", id(f)) in self._done:
+            return
+        self._done["library", id(f)] = ()
+        for cell in f.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                continue
+            if callable(value) and not isinstance(value, type):
+                self.note(Ref(f"{self.root(cell, 'c')}.cell_contents", value, getattr(value, "__name__", "function")))
+
+    def _code(self, code: types.CodeType, scope: _Scope) -> Value:
+        key = code, id(scope.outer), scope.globals_code, tuple((n, tuple(v)) for n, v in scope.names.items())
+        if key in self._done:
+            return self._done[key]
+        if len(self._done) > MAX_CODES:
+            self.reading.blind["size"] = "it reaches too much code"
+            return ()
+        self._done[key] = ()  # a recursion finds nothing new
+        result = _Walk(self, code, scope).run()
+        self._done[key] = result
+        return result
+
+    # -- objects -----------------------------------------------------------------------------------------------------------
+    def note(self, ref: Ref) -> Value:
+        """Register what is read; gives the value to go on with."""
+        x = ref.value
+        if ref.code in self._noted:
+            return (ref,)
+        self._noted.add(ref.code)
+        r = self.reading
+        if isinstance(x, _PLAIN):
+            r.plain[ref.code] = ref
+        elif isinstance(x, (Tensor, np.ndarray)):
+            r.arrays[ref.code] = ref
+        elif isinstance(x, types.FunctionType):
+            if followed(x.__code__):
+                r.plain[ref.code] = ref
+            self.function(x, code=ref.code)
+        elif isinstance(x, types.MethodType):
+            self._method(x.__func__, Ref(f"{ref.code}.__self__", x.__self__, f"{ref.label}.__self__"))
+        elif isinstance(x, functools.partial):
+            self.note(Ref(f"{ref.code}.func", x.func, ref.label))
+            for k, a in enumerate(x.args):
+                self.note(Ref(f"{ref.code}.args[{k}]", a, f"{ref.label}'s argument {k}"))
+            for name, a in x.keywords.items():
+                self.note(Ref(f"{ref.code}.keywords[{name!r}]", a, f"{ref.label}'s argument {name}"))
+        elif isinstance(x, type):
+            for name in ("__init__", "__new__"):
+                if isinstance(f := x.__dict__.get(name), types.FunctionType):
+                    self.function(f, {})
+        elif isinstance(x, _CONTAINERS) or isinstance(x, types.ModuleType):
+            pass
+        else:
+            r.objects[ref.code] = ref
+            if isinstance(inner := getattr(x, "python_function", None), (types.FunctionType, functools.partial)):  # a decorated function
+                owner = getattr(x, "__self__", None)
+                if owner is not None and isinstance(inner, types.FunctionType):
+                    self._method(inner, Ref(f"{ref.code}.__self__", owner, f"{ref.label}.__self__"))
+                else:
+                    self.note(Ref(f"{ref.code}.python_function", inner, ref.label))
+        return (ref,)
+
+    def _method(self, f: Any, instance: Ref) -> Value:
+        if isinstance(f, types.FunctionType) and f.__code__.co_argcount:
+            return self.function(f, {f.__code__.co_varnames[0]: self.note(instance)})
+        return ()
+
+    def attribute(self, item: Item, name: str) -> Value:
+        """`item.name`, without running user code."""
+        if isinstance(item, Super):
+            mro = type(item.instance.value).__mro__
+            later = mro[mro.index(item.cls) + 1:] if item.cls in mro else ()
+            found = next((c.__dict__[name] for c in later if name in c.__dict__), None)
+            f = getattr(found, "python_function", found)
+            return (Bound(f, item.instance),) if isinstance(f, types.FunctionType) else ()
+        if not isinstance(item, Ref):
+            return ()
+        x = item.value
+        if isinstance(x, (Tensor, np.ndarray, *_PLAIN)):
+            return ()
+        code, label = f"{item.code}.{name}", f"{item.label}.{name}"
+        if isinstance(x, types.ModuleType):
+            if x.__name__.split(".")[0] in _FOREIGN_MODULES or name not in x.__dict__:
+                return ()
+            return self.note(Ref(code, x.__dict__[name], label, x, name))
+        if isinstance(x, _CONTAINERS):
+            self.whole(item)  # a method of the container
+            return self.elements((item,))
+        if isinstance(x, type):
+            for c in x.__mro__:
+                if name in c.__dict__:
+                    return self._class_attribute(c.__dict__[name], item, None, code, label)
+            return ()
+        own = getattr(x, "__dict__", None)
+        on_class = next((c.__dict__[name] for c in type(x).__mro__ if name in c.__dict__), None)
+        if isinstance(on_class, property):
+            return self._method(on_class.fget, item)
+        if isinstance(own, dict) and name in own:
+            return self.note(Ref(code, own[name], label, x, name))
+        if on_class is not None:
+            return self._class_attribute(on_class, item, item, code, label)
+        if any("__getattr__" in c.__dict__ for c in type(x).__mro__):
+            self.reading.blind.setdefault(label, "the attribute is computed by __getattr__")
+            return ()
+        self.reading.absent[code] = item.code, name, label
+        return ()
+
+    def _class_attribute(self, found: Any, item: Ref, instance: Ref | None, code: str, label: str) -> Value:
+        """A value from a class's dict, seen through `item` (an instance, or the class itself)."""
+        if isinstance(found, staticmethod):
+            found, instance = found.__func__, None
+        elif isinstance(found, classmethod):
+            cls = item.value if instance is None else type(item.value)
+            found, instance = found.__func__, Ref(f"type({item.code})" if instance is not None else item.code, cls, cls.__name__)
+        if isinstance(found, functools.cached_property):
+            return self._method(found.func, item)
+        inner = getattr(found, "python_function", found)  # decorated: its Python function
+        if isinstance(inner, types.FunctionType):
+            if instance is None:
+                return self.note(Ref(code, inner, label))
+            self._method(inner, instance)
+            return (Bound(inner, instance, code),)
+        if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            try:
+                return self.note(Ref(code, found.__get__(item.value, type(item.value)), label, item.value, code.rsplit(".", 1)[-1]))
+            except AttributeError:  # an empty slot
+                self.reading.absent[code] = item.code, code.rsplit(".", 1)[-1], label
+                return ()
+        if hasattr(type(found), "__get__"):
+            self.reading.blind.setdefault(label, f"the attribute is computed by a {type(found).__name__}")
+            return ()
+        return self.note(Ref(code, found, label, item.value, code.rsplit(".", 1)[-1]))
+
+    def item(self, item: Item, key: Any) -> Value:
+        """`item[key]` with a constant key."""
+        if not isinstance(item, Ref):
+            return ()
+        x = item.value
+        if isinstance(x, (dict, list, tuple)):
+            try:
+                value = x[key]
+            except (KeyError, IndexError, TypeError):
+                self.whole(item)
+                return ()
+            name = repr(key) if isinstance(key, (str, int)) else self.root(key, "k")
+            return self.note(Ref(f"{item.code}[{name}]", value, f"{item.label}[{key!r}]", x, key))
+        f = getattr(type(x), "__getitem__", None)
+        return self._method(f, item) if isinstance(f, types.FunctionType) else ()
+
+    def elements(self, value: Value) -> Value:
+        """What iterating may give: the values of containers, other things as they are."""
+        found: list[Value] = []
+        for item in value:
+            if isinstance(item, Ref) and isinstance(item.value, (dict, list, tuple)):
+                self.whole(item)
+                pairs = item.value.items() if isinstance(item.value, dict) else enumerate(item.value)
+                for key, x in list(pairs)[:MAX_REFS]:
+                    name = repr(key) if isinstance(key, (str, int)) else self.root(key, "k")
+                    found.append(self.note(Ref(f"{item.code}[{name}]", x, f"{item.label}[{key!r}]", item.value, key)))
+            elif isinstance(item, Ref) and not isinstance(item.value, (*_PLAIN, Tensor, np.ndarray)):
+                f = getattr(type(item.value), "__iter__", None)
+                found.append(self._method(f, item) if isinstance(f, types.FunctionType) else (item,))
+            else:
+                found.append((item,))
+        return _union(*found)
+
+    def whole(self, item: Item) -> None:
+        """A container is used in a way that may depend on all of it."""
+        if isinstance(item, Ref) and isinstance(item.value, _CONTAINERS) and item.code not in self.reading.whole:
+            self.reading.whole[item.code] = item
+            self.elements((item,))
+
+    def call(self, callee: Value, args: Sequence[Value], names: Sequence[str], scope: _Scope, code: types.CodeType) -> Value:
+        """Calling a value. `names` are the keywords of the last arguments."""
+        results: list[Value] = []
+        followed_all = bool(callee)
+        for item in callee:
+            x = item.value if isinstance(item, Ref) else None
+            first: tuple[Value, ...] = ()
+            f: Any = None
+            if isinstance(item, Local):
+                results.append(self._local(item, args, names))
+                continue
+            if isinstance(item, Bound):
+                f, first = item.function, ((item.instance,),) if item.instance is not None else ()
+            elif isinstance(x, types.FunctionType):
+                f = x
+            elif isinstance(x, types.MethodType):
+                f, first = x.__func__, (self.note(Ref(f"{item.code}.__self__", x.__self__, item.label)),)  # type: ignore[union-attr]
+            elif x is super:
+                results.append(self._super(args, scope, code))
+                continue
+            elif x is getattr and len(args) >= 2 and args[1] and isinstance(args[1][0], Const):
+                results += [self.attribute(a, args[1][0].value) for a in args[0]]
+                continue
+            elif x is not None and hasattr(x, "python_function"):
+                f = x.python_function
+                if (owner := getattr(x, "__self__", None)) is not None:
+                    first = (self.note(Ref(f"{item.code}.__self__", owner, item.label)),)  # type: ignore[union-attr]
+            elif x is not None and not isinstance(x, type):
+                on_class = getattr(type(x), "__call__", None)
+                f, first = getattr(on_class, "python_function", on_class), ((item,),)
+            if isinstance(f, types.FunctionType) and followed(f.__code__):
+                results.append(self.function(f, self._bind(f.__code__, [*first, *args], names),
+                                             item.code if isinstance(item, Ref) and x is f else ""))
+            else:
+                followed_all = False
+        if not followed_all:  # a builtin or library function: it may look at everything, and give back parts of it
+            for a in args:
+                for item in a:
+                    self.whole(item)
+            results.append(self.elements(_union(*args)))
+        return _union(*results)
+
+    def _bind(self, code: types.CodeType, args: Sequence[Value], names: Sequence[str]) -> dict[str, Value]:
+        positional = args[: len(args) - len(names)]
+        bound = dict(zip(code.co_varnames[: code.co_argcount], positional))
+        bound.update(zip(names, args[len(args) - len(names):]))
+        rest = positional[code.co_argcount:]
+        if rest and code.co_flags & 0x04:  # *args
+            bound[code.co_varnames[code.co_argcount + code.co_kwonlyargcount]] = _union(*rest)
+        return bound
+
+    def _local(self, item: Local, args: Sequence[Value], names: Sequence[str]) -> Value:
+        scope = _Scope(item.scope, item.scope.globals_code, item.scope.globals)
+        for name, value in self._bind(item.code, args, names).items():
+            scope.add(name, value)
+        return self._code(item.code, scope)
+
+    def _super(self, args: Sequence[Value], scope: _Scope, code: types.CodeType) -> Value:
+        classes = args[0] if args else scope.get("__class__")
+        instances = args[1] if len(args) > 1 else scope.get(code.co_varnames[0]) if code.co_argcount else ()
+        return tuple(Super(c.value, i) for c in classes for i in instances
+                     if isinstance(c, Ref) and isinstance(i, Ref) and isinstance(c.value, type))
+
+
+class _Walk:
+    """One code object, instruction by instruction."""
+
+    def __init__(self, analyst: Analyst, code: types.CodeType, scope: _Scope):
+        self.analyst, self.code, self.scope = analyst, code, scope
+        self.stack: list[Value] = []
+        self.results: list[Value] = []
+        self.keywords: Sequence[str] = ()
+        self.names: dict[str, Value] = {}
+
+    def run(self) -> Value:
+        instructions = list(dis.get_instructions(self.code))
+        for _ in range(2 if any("JUMP_BACKWARD" in i.opname for i in instructions) else 1):  # names set later in a loop
+            at_label: dict[int, list[Value]] = {}
+            self.stack, falls = [], True
+            for i in instructions:
+                if i.offset in at_label:
+                    other = at_label[i.offset]
+                    if not falls:
+                        self.stack = list(other)
+                    elif len(other) == len(self.stack):
+                        self.stack = [_union(a, b) if a != b else a for a, b in zip(self.stack, other)]
+                falls = self._step(i)
+                if i.opcode in _JUMPS and isinstance(i.argval, int) and i.argval > i.offset:
+                    at_label.setdefault(i.argval, list(self.stack))
+        # functions made inside may run at any time
+        for value in list(self.scope.names.values()):
+            for item in list(value.values()):
+                if isinstance(item, Local):
+                    self.analyst.call((item,), (), (), self.scope, self.code)
+        return _union(*self.results)
+
+    def pop(self) -> Value:
+        return self.stack.pop() if self.stack else ()
+
+    def take(self, n: int) -> list[Value]:
+        return [self.pop() for _ in range(n)][::-1]
+
+    def push(self, value: Value = ()) -> None:
+        self.stack.append(value)
+
+    def consume(self, *values: Value) -> None:
+        for v in values:
+            for item in v:
+                self.analyst.whole(item)
+
+    def load_global(self, name: str) -> Value:
+        scope = self.scope
+        if name in scope.globals:
+            value = scope.globals[name]
+            if isinstance(value, types.ModuleType):
+                return (Ref(f"{scope.globals_code}[{name!r}]", value, name),)
+            return self.analyst.note(Ref(f"{scope.globals_code}[{name!r}]", value, name, scope.globals, name))
+        builtin = _BUILTINS.get(name)
+        return (Ref("None", builtin, name),) if builtin is not None else ()
+
+    def _step(self, i: dis.Instruction) -> bool:
+        """Run one instruction; whether the next one follows it."""
+        op, a = i.opname, self.analyst
+        if op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")):
+            if op == "LOAD_FROM_DICT_OR_DEREF":
+                self.pop()
+            for name in i.argval if isinstance(i.argval, tuple) else (i.argval,):
+                self.push(self.scope.get(name))
+        elif op == "STORE_FAST_LOAD_FAST":
+            self.scope.add(i.argval[0], self.pop())
+            self.push(self.scope.get(i.argval[1]))
+        elif op in ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_DEREF", "STORE_FAST_MAYBE_NULL"):
+            for name in i.argval if isinstance(i.argval, tuple) else (i.argval,):
+                value = self.pop()
+                if op == "STORE_DEREF":
+                    self.scope.get(name)
+                self.scope.add(name, value)
+        elif op in ("LOAD_GLOBAL", "LOAD_NAME"):
+            null = op == "LOAD_GLOBAL" and i.arg is not None and i.arg & 1
+            if null:
+                self.push()
+            self.push(self.load_global(i.argval))
+        elif op == "STORE_GLOBAL":
+            self.pop()
+            self.load_global(i.argval)
+        elif op in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            self.push((Const(i.argval),))
+        elif op in ("LOAD_ATTR", "LOAD_METHOD"):
+            found = _union(*(a.attribute(item, i.argval) for item in self.pop()))
+            self.push(found)
+            if op == "LOAD_METHOD" or "NULL|self" in i.argrepr:
+                self.push()
+        elif op.startswith("LOAD_SUPER_ATTR"):
+            _, classes, instances = self.take(3)
+            both = a._super((classes, instances), self.scope, self.code)
+            self.push(_union(*(a.attribute(s, i.argval) for s in both)))
+            if "NULL|self" in i.argrepr or (i.arg is not None and i.arg & 1):
+                self.push()
+        elif op == "STORE_ATTR":
+            owner, _ = self.pop(), self.pop()
+            for item in owner:
+                a.attribute(item, i.argval)
+        elif op == "BINARY_SUBSCR" or (op == "BINARY_OP" and i.argrepr == "[]"):
+            key, container = self.pop(), self.pop()
+            if key and isinstance(key[0], Const) and not isinstance(key[0].value, slice):
+                self.push(_union(*(a.item(item, key[0].value) for item in container)))
+            else:
+                self.consume(key)
+                self.push(a.elements(container))
+        elif op in ("BINARY_OP", "COMPARE_OP", "IS_OP", "CONTAINS_OP"):
+            values = self.take(2)
+            if op != "IS_OP":
+                self.consume(*values)
+            self.push()
+        elif op in ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET"):
+            self.push(_union(*self.take(i.arg or 0)))
+        elif op == "BUILD_MAP":
+            self.push(_union(*self.take(2 * (i.arg or 0))))
+        elif op in ("LIST_APPEND", "SET_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "MAP_ADD"):
+            values = self.take(2 if op == "MAP_ADD" else 1)
+            added = a.elements(_union(*values)) if op in ("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE") else _union(*values)
+            if i.arg is not None and len(self.stack) >= i.arg:
+                self.stack[-i.arg] = _union(self.stack[-i.arg], added)
+        elif op in ("GET_ITER", "LIST_TO_TUPLE"):
+            self.push(a.elements(self.pop()))
+        elif op == "FOR_ITER":
+            self.push(self.stack[-1] if self.stack else ())
+        elif op in ("UNPACK_SEQUENCE", "UNPACK_EX"):
+            parts = a.elements(self.pop())
+            n = (i.arg or 0) if op == "UNPACK_SEQUENCE" else ((i.arg or 0) & 0xFF) + 1 + ((i.arg or 0) >> 8)
+            for _ in range(n):
+                self.push(parts)
+        elif op == "COPY":
+            self.push(self.stack[-(i.arg or 1)] if len(self.stack) >= (i.arg or 1) else ())
+        elif op == "SWAP":
+            n = i.arg or 1
+            if len(self.stack) >= n:
+                self.stack[-1], self.stack[-n] = self.stack[-n], self.stack[-1]
+        elif op == "KW_NAMES":
+            self.keywords = i.argval
+        elif op in ("CALL", "CALL_KW"):
+            self._call(i)
+        elif op == "CALL_FUNCTION_EX":
+            kwargs = self.pop() if (i.arg or 0) & 1 or "NULL" in i.argrepr else ()
+            args, callee = self.pop(), self.pop()
+            if self.stack and not callee:
+                callee = self.pop()
+            elif self.stack and not self.stack[-1]:
+                self.pop()
+            parts = a.elements(_union(args, kwargs))
+            self.push(a.call(callee, [parts] * 8 if parts else [], (), self.scope, self.code))
+        elif op == "MAKE_FUNCTION":
+            code = self.pop()
+            if dis.opmap.get("SET_FUNCTION_ATTRIBUTE") is None:
+                self.take(bin((i.arg or 0) & 0x0F).count("1"))
+            self._make_function(code)
+        elif op == "SET_FUNCTION_ATTRIBUTE":
+            function, _ = self.pop(), self.pop()
+            self.push(function)
+        elif op in ("RETURN_VALUE", "YIELD_VALUE"):
+            self.results.append(self.pop())
+            if op == "YIELD_VALUE":
+                self.push()
+            return op != "RETURN_VALUE"
+        elif op in ("PUSH_NULL", "PRECALL", "RESUME", "NOP", "MAKE_CELL", "COPY_FREE_VARS", "CACHE", "TO_BOOL", "NOT_TAKEN", "RETURN_GENERATOR"):
+            if op in ("PUSH_NULL", "RETURN_GENERATOR"):
+                self.push()
+        else:
+            self._other(i)
+        return op not in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
+                          "JUMP_BACKWARD_NO_INTERRUPT")
+
+    def _call(self, i: dis.Instruction) -> None:
+        names: Sequence[str] = self.keywords
+        if i.opname == "CALL_KW":
+            constant = self.pop()
+            names = constant[0].value if constant and isinstance(constant[0], Const) else ()
+        args = self.take(i.arg or 0)
+        second, first = self.pop(), self.pop()
+        self.keywords = ()
+        callee, extra = (first, second) if first else (second, ())
+        if extra:  # a function below its first argument (comprehensions)
+            args = [extra, *args]
+        self.push(self.analyst.call(callee, args, names, self.scope, self.code))
+
+    def _make_function(self, code: Value) -> None:
+        found = code[0].value if code and isinstance(code[0], Const) else None
+        if not isinstance(found, types.CodeType):
+            self.push()
+            return
+        local = Local(found, self.scope)
+        self.scope.names.setdefault(f"<{found.co_name} {id(found)}>", {})[id(found)] = local
+        self.push((local,))
+
+    def _other(self, i: dis.Instruction) -> None:
+        """Any other instruction: what it takes is gone, what it gives is unknown."""
+        try:
+            effect = dis.stack_effect(i.opcode, i.arg if i.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
+        except ValueError:
+            effect = 0
+        if effect < 0:
+            self.consume(*self.take(-effect))
+        else:
+            for _ in range(effect):
+                self.push()
+        if self.stack and effect <= 0 and "JUMP" not in i.opname and not i.opname.startswith(("POP", "DELETE", "STORE", "END")):
+            self.consume(self.stack[-1])
+            self.stack[-1] = ()
+
+
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_BUILTINS: dict[str, Any] = dict(vars(__builtins__) if isinstance(__builtins__, types.ModuleType) else __builtins__)
+
+
+def analyse(f: Callable[..., Any], arguments: dict[str, Any], instance: Any = None, has_instance: bool = False) -> Analyst:
+    """Walk `f`. `arguments`: for parameters that are ordinary objects, their roots; `instance`: what `self` is (its expression is S)."""
+    analyst = Analyst()
+    bound: dict[str, Value] = {name: analyst.note(ref) for name, ref in arguments.items()}
+    if isinstance(f, types.FunctionType):
+        if has_instance:
+            analyst._names[id(instance)] = "S"
+            bound[f.__code__.co_varnames[0]] = analyst.note(Ref("S", instance, f.__code__.co_varnames[0]))
+        analyst.function(f, bound)
+    else:  # a partial or a callable object, which the decorated function keeps alive
+        ref = Ref(analyst.root(f, "f"), f, getattr(f, "__name__", type(f).__name__))
+        analyst.note(ref)
+        if not isinstance(f, (functools.partial, types.MethodType)):
+            analyst.call((ref,), (), (), _Scope(None, "", {}), analyst.call.__func__.__code__)  # type: ignore[attr-defined]
+    return analyst
+
+
+def walk_objects(refs: Sequence[Ref], depth: int = 6, limit: int = 20_000) -> Iterator[Ref]:
+    """Everything reachable from `refs` through attributes and containers, nearest first."""
+    seen: set[int] = set()
+    level = list(refs)
+    for _ in range(depth):
+        following: list[Ref] = []
+        for ref in level:
+            x = ref.value
+            if id(x) in seen or isinstance(x, (*_PLAIN, type, types.ModuleType, types.FunctionType)):
+                continue
+            seen.add(id(x))
+            yield ref
+            if len(seen) > limit:
+                return
+            if isinstance(x, (Tensor, np.ndarray)):
+                continue
+            if isinstance(x, dict):
+                following += [Ref(f"{ref.code}[{k!r}]", v, f"{ref.label}[{k!r}]", x, k) for k, v in x.items() if isinstance(k, (str, int))]
+            elif isinstance(x, (list, tuple)):
+                following += [Ref(f"{ref.code}[{k}]", v, f"{ref.label}[{k}]", x, k) for k, v in enumerate(x)]
+            elif isinstance(own := getattr(x, "__dict__", None), dict):
+                following += [Ref(f"{ref.code}.{k}", v, f"{ref.label}.{k}", x, k) for k, v in own.items() if k.isidentifier()]
+        level = following
