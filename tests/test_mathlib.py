@@ -64,6 +64,10 @@ def test_error_over_every_float32(name: str) -> None:
     assert largest <= mathlib.BOUNDS[name].f32, where
 
 
+def test_compiled_functions_take_nothing() -> None:
+    assert compiled(mathlib.exp, F32)(np.zeros(0, F32)).shape == (0,)
+
+
 def test_errors_counts_units() -> None:
     one = np.array([1 + 2**-23, 1 - 2**-24, np.inf, np.finfo("f4").max, 3e-45], F32)
     truth = np.array([1, 1, 1e39, 1e39, 1.4e-45])

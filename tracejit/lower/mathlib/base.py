@@ -139,6 +139,14 @@ def nearest(x: Value, scale: float) -> tuple[Value, Value]:
     return shifted - magic, to_bits(shifted)
 
 
+def small_to_float(n: Value, dtype: np.dtype) -> Value:
+    """An integer as a float of its width. For int64 without a conversion, which few CPUs have for vectors."""
+    if dtype != F64:
+        return cast(n, dtype)
+    magic = FORMATS[F64].to_int
+    return bitcast(n + int(np.float64(magic).view(np.int64)), F64) - magic
+
+
 def power_of_two(n: Value, dtype: np.dtype) -> Value:
     """2**n of float type `dtype` for a normal result; only the low bits of the integer n matter."""
     form = FORMATS[dtype]

@@ -7,8 +7,8 @@ Read next: `gamma.py`.
 
 from __future__ import annotations
 
-from ..scalar import F32, F64, Value, cast, fabs, fma, select, sqrt
-from .base import Bound, at_most, function, polynomial, rarely, with_sign_of
+from ..scalar import F32, F64, Value, fabs, fma, select, sqrt
+from .base import Bound, at_most, function, polynomial, rarely, small_to_float, with_sign_of
 from .exponential import exp_of_sum, exp_unscaled, log_of_parts, split_exponent
 
 INF, NAN = float("inf"), float("nan")
@@ -95,7 +95,7 @@ def erfc(x: Value) -> Value:
 def erfinv(x: Value) -> Value:
     a = fabs(x)
     f, e = split_exponent((1.0 - a) * (a + 1.0))
-    w = -log_of_parts(f, cast(e, x.dtype))
+    w = -log_of_parts(f, small_to_float(e, x.dtype))
     inner = polynomial(w - ERFINV_CENTER[x.dtype], ERFINV[x.dtype])
     root = sqrt(w)
     if x.dtype == F32:

@@ -25,6 +25,7 @@ from .base import (
     power_of_two,
     scale_by_power_of_two,
     sign_bit,
+    small_to_float,
     to_bits,
     with_sign_of,
 )
@@ -171,7 +172,7 @@ def split_any_exponent(x: Value) -> tuple[Value, Value]:
     form = FORMATS[x.dtype]
     subnormal, up = x < form.tiny, form.mantissa + 1
     f, e = split_exponent(select(subnormal, x * 2.0**up, x))
-    return f, cast(e, x.dtype) - select(subnormal, x.lift(up), 0.0)
+    return f, small_to_float(e, x.dtype) - select(subnormal, x.lift(up), 0.0)
 
 
 def log1p_tail(f: Value) -> Value:
@@ -222,7 +223,7 @@ def log_of_sum(u: Value, c: Value) -> tuple[Value, Value]:
     form = FORMATS[u.dtype]
     f, e = split_exponent(u)
     scale = maximum(form.bias - e, 0) << form.mantissa  # 0 for huge u, where c is 0
-    return fma(c, bitcast(scale, u.dtype), f), cast(e, u.dtype)
+    return fma(c, bitcast(scale, u.dtype), f), small_to_float(e, u.dtype)
 
 
 @function(Bound(2, 2))
@@ -248,7 +249,7 @@ def _pow_f32(a: Value, y: Value) -> Value:
     """a**y for a >= 0, by float64; nan where it depends on more than the limit of y log a."""
     wide = cast(a, F64)
     f, e = split_exponent(wide)
-    log2_a = fma(f, polynomial(f, POW_LOG2), cast(e, F64))
+    log2_a = fma(f, polynomial(f, POW_LOG2), small_to_float(e, F64))
     t = cast(y, F64) * _log_limits(wide, log2_a)
     t = at_least(at_most(t, 160.0), -160.0)
     n, n_bits = nearest(t, 1.0)
