@@ -87,6 +87,7 @@ class Placement:
     """Which nodes own a buffer (`roots`); all others are folded into the kernels of their users."""
 
     roots: set[Node] = field(default_factory=set)
+    folded: dict[Node, frozenset[Node]] = field(default_factory=dict)  # what computing a node computes, itself included
 
     def stored(self, node: Node) -> bool:
         return node.op is INPUT or (node.op is CONSTANT and not is_scalar_constant(node)) or node in self.roots

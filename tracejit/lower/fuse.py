@@ -40,8 +40,10 @@ from tracejit.lower.plan import Buffer, Call, Gemm, Plan, Step, View
 REPEAT_LIMIT = 100
 # A value repeated over outer dims by a broadcast is recomputed there if it costs less than this.
 BROADCAST_COST = 8
-# A kernel of more statements than this spills registers and compiles slowly.
-KERNEL_COST = 1500
+# A kernel of more nodes than this spills registers and compiles slowly.
+KERNEL_COST = 500
+# Index maps nested deeper than this cost more to work out than a buffer.
+MOVEMENT_DEPTH = 64
 # A row whose stages run one after the other should stay in the cache between them.
 ROW_BYTES = 256 * 1024
 # With fewer rows than this, stages over long rows would leave threads idle.
@@ -63,6 +65,7 @@ class Cluster:
     roots: list[Node] = field(default_factory=list)  # over the whole space: maps and reductions
     epilogue: list[Node] = field(default_factory=list)  # over the points left by the reductions
     stages: int = 1
+    folded: frozenset[Node] = frozenset()  # every node the kernel computes
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -134,6 +137,8 @@ def gemm_strides(
     at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
 ) -> tuple[int, tuple[int, ...]] | None:
     """(offset, strides) in elements of an operand of `shape` seen through `at`, or None if BLAS cannot walk it."""
+    if 0 in shape:
+        return 0, loops.contiguous([max(n, 1) for n in shape])
     flat = loops.address(at[1], strides or loops.contiguous(at[0].shape))
     if not flat.affine:
         return None
@@ -177,24 +182,23 @@ def place(graph: Graph) -> Placement:
                         force(i)
         elif folds(node):
             roots.add(node)
-    cost = _costs(graph, placement)
-    demands: dict[Node, set[tuple[tuple[int, ...], Coords]]] = {n: set() for n in (*graph.inputs, *graph.nodes)}
+    cost = _measure(graph, placement)
+    demands: Demands = {n: set() for n in (*graph.inputs, *graph.nodes)}
     for node in reversed(graph.nodes):
         if node in roots:
             if not in_loop(node) and not is_scatter(node):
                 continue
-            _demand(node, squeezed(_space(node)), _own_coords(node), demands)
+            _demand(node, squeezed(_space(node)), _own_coords(node), False, demands)
             continue
         wanted = demands[node]
         if not wanted or node.op is CONSTANT:
             continue
         if _repeats_too_much(node, wanted, cost[node]):
             roots.add(node)
-            _demand(node, squeezed(node.shape), identity(node.shape), demands)
+            _demand(node, squeezed(node.shape), identity(node.shape), False, demands)
         else:
-            for space, coords in wanted:
-                _demand(node, space, coords, demands)
-    _split_long(graph, placement)
+            for space, coords, guarded in wanted:
+                _demand(node, space, coords, guarded, demands)
     return placement
 
 
@@ -206,64 +210,63 @@ def _own_coords(node: Node) -> Coords:
     return identity(_space(node))
 
 
-def _demand(
-    node: Node, space: tuple[int, ...], coords: Coords, demands: dict[Node, set[tuple[tuple[int, ...], Coords]]]
-) -> None:
+# A value wanted in a loop space at coordinates; whether only where some guard holds.
+Want = tuple[tuple[int, ...], Coords, bool]
+Demands = dict[Node, set[Want]]
+
+
+def _demand(node: Node, space: tuple[int, ...], coords: Coords, guarded: bool, demands: Demands) -> None:
     if folds(node):
-        demands[node.inputs[0]].add((space, coords))
-        return
-    if is_scatter(node):
+        demands[node.inputs[0]].add((space, coords, guarded))
+    elif is_scatter(node):
         x, v, *indices = node.inputs
-        demands[x].add((squeezed(x.shape), identity(x.shape)))
-        demands[v].add((space, coords))
+        demands[x].add((squeezed(x.shape), identity(x.shape), False))
+        demands[v].add((space, coords, False))
         for i in indices:
-            demands[i].add((space, coords[: len(i.shape)]))
-        return
-    for i, c in inputs_at(node, coords):
-        demands[i].add((space, c))
+            demands[i].add((space, coords[: len(i.shape)], False))
+    elif node.op.kind == "movement":
+        for part in parts_of(node, coords):
+            demands[node.inputs[part.input]].add((space, part.coords, guarded or bool(part.guards)))
+    else:
+        for i, c in inputs_at(node, coords):
+            demands[i].add((space, c, guarded))
 
 
-def _costs(graph: Graph, placement: Placement) -> dict[Node, int]:
-    """Work per element of computing a node with everything folded in."""
-    cost: dict[Node, int] = {}
-    for node in graph.inputs:
-        cost[node] = 1
+def _measure(graph: Graph, placement: Placement) -> dict[Node, int]:
+    """Work per element of each node with everything folded in. Where a kernel would grow beyond KERNEL_COST nodes, or
+    movement nest too deep, a node gets a buffer."""
+    cost: dict[Node, int] = dict.fromkeys(graph.inputs, 1)
+    depth: dict[Node, int] = dict.fromkeys(graph.inputs, 0)
     for node in graph.nodes:
-        if placement.stored(node) or is_scalar_constant(node):
-            cost[node] = 1
-        else:
-            own = 0 if node.op.kind == "movement" else node.op.cost
-            cost[node] = min(own + sum(cost[i] for i in set(node.inputs)), 1 << 30)
+        if is_scalar_constant(node) or not in_loop(node):
+            cost[node], depth[node], placement.folded[node] = 1, 0, frozenset((node,))
+            continue
+        free = [i for i in set(node.inputs) if not placement.stored(i)]
+        folded = placement.folded[node] = frozenset((node,)).union(*(placement.folded[i] for i in free))
+        depth[node] = (node.op.kind != "elementwise") + max((depth[i] for i in free), default=0)
+        if node.type.size > 1 and (len(folded) > KERNEL_COST or depth[node] > MOVEMENT_DEPTH):  # type: ignore[union-attr]
+            placement.roots.add(node)
+        reads = {i for n in folded for i in n.inputs if placement.stored(i)}
+        cost[node] = len(reads) + sum(len(n.inputs) - 1 if n.op.kind == "movement" else n.op.cost for n in folded)
+        if placement.stored(node):
+            cost[node], depth[node] = 1, 0
     return cost
 
 
-def _repeats_too_much(node: Node, wanted: set[tuple[tuple[int, ...], Coords]], cost: int) -> bool:
+def _repeats_too_much(node: Node, wanted: set[Want], cost: int) -> bool:
     if node.type.size <= 1 or (node.op.kind == "source" and node.op.cost <= 4):  # type: ignore[union-attr]
         return False
-    if (len(wanted) - 1) * cost > REPEAT_LIMIT:
+    if (len({w[:2] for w in wanted}) - 1) * cost > REPEAT_LIMIT:
         return True
-    if cost > BROADCAST_COST:
-        for space, coords in wanted:
-            used = {a.number for c in coords for a, _ in c.terms if hasattr(a, "number")}
-            opaque = any(not c.affine for c in coords)
-            last = len(space) - 1
-            # varies along the vector dim, and is repeated along another one
-            if not opaque and last in used and any(d not in used for d in range(len(space))):
-                return True
-    return False
+    return cost > BROADCAST_COST and any(_repeated_over_rows(*want) for want in wanted)
 
 
-def _split_long(graph: Graph, placement: Placement) -> None:
-    """Give a buffer to nodes where a kernel would grow beyond KERNEL_COST statements."""
-    size: dict[Node, int] = dict.fromkeys(graph.inputs, 1)
-    for node in graph.nodes:
-        if placement.stored(node) and not in_loop(node):
-            size[node] = 1
-            continue
-        total = 1 + sum(1 if placement.stored(i) else size[i] for i in set(node.inputs))
-        if total > KERNEL_COST and in_loop(node) and node.op.kind == "elementwise":
-            placement.roots.add(node)
-        size[node] = total
+def _repeated_over_rows(space: tuple[int, ...], coords: Coords, guarded: bool) -> bool:
+    """Whether a value varies along the vector dim and is the same along another one (a guard may hold only rarely)."""
+    if guarded or not all(c.affine for c in coords):
+        return False
+    used = {a.number for c in coords for a, _ in c.terms}  # type: ignore[union-attr]
+    return len(space) - 1 in used and len(used) < len(space)
 
 
 # -- 2. which roots share a kernel -----------------------------------------------------------------------
@@ -292,6 +295,7 @@ def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, 
         if found is None:
             found = Cluster(len(units), space, axes, [node])
             units.append(found)
+        found.folded |= placement.folded[node]
         where[node] = found
     return units, where
 
@@ -313,7 +317,7 @@ def _join(
     """The latest cluster that may take `node`, or None."""
     earliest = max((where[n].position for n, _ in needs if n in where), default=0)
     for unit in reversed(units[max(earliest, len(units) - LOOK_BACK) :]):
-        if not isinstance(unit, Cluster):
+        if not isinstance(unit, Cluster) or len(unit.folded | placement.folded[node]) > KERNEL_COST:
             continue
         if unit.space == space and (axes is None or unit.axes is None or unit.axes == axes):
             if _joins_space(node, axes, needs, unit, where):

@@ -209,6 +209,8 @@ def unflatten(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
 def reshape_coords(coords: Sequence[Index], shape: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
     """Coordinates in `target` of the element at `coords` of `shape`; factors that match are kept apart, so that only
     dims which really merge or split meet a division."""
+    if 0 in shape or 0 in target:  # no element to find
+        return (Index(),) * len(target)
     out: list[Index] = []
     a = b = 0
     while a < len(shape) or b < len(target):

@@ -35,6 +35,8 @@ from tracejit.lower.scalar import Builder, Complex, Stmt, Value
 
 I64 = scalar.I64
 F32 = scalar.F32
+# Literals that stay in the code: others are slots.
+COMMON_LITERALS = frozenset((0, 1, -1, 2, -2, 0.5, -0.5))
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -86,7 +88,7 @@ class At:
         return self.writer.index(flatten(self.index, self.shape))
 
     def const(self, value: Any, dtype: Any) -> Any:
-        return literal(self.writer.builder, value, np.dtype(dtype))
+        return self.writer.number(value, np.dtype(dtype))
 
 
 def literal(builder: Builder, value: Any, dtype: np.dtype) -> Any:
@@ -126,6 +128,7 @@ class Writer:
         self.memo: dict[Any, Any] = {}
         self.indices: dict[Index, Value] = {}
         self.read_memo: dict[Any, int] = {}
+        self.numbers: dict[Any, Value] = {}
 
     # -- roots ------------------------------------------------------------------------------------------------------
     def root(self, node: Node, coords: Coords, store: bool) -> None:
@@ -345,6 +348,21 @@ class Writer:
         """A run-time integer (never a literal, so that other sizes share the kernel)."""
         self.params.append(number)
         return self.builder.emit("param", I64, (), (len(self.params) - 1,))
+
+    def number(self, value: Any, dtype: np.dtype) -> Any:
+        """A literal of the program. All but the simplest are run-time numbers, so that other numbers (one over another
+        size, another learning rate) share the kernel."""
+        if dtype.kind in "bc" or value in COMMON_LITERALS or dtype == scalar.F16:
+            return literal(self.builder, value, dtype)
+        key = (repr(value), dtype)
+        found = self.numbers.get(key)
+        if found is None:
+            wide = np.dtype("float64") if dtype.kind == "f" else I64 if dtype.kind == "i" else scalar.U64
+            bits = int(np.array(value, dtype).astype(wide).view(I64))
+            raw = self.param(bits)
+            found = scalar.cast(raw if wide == I64 else scalar.bitcast(raw, wide), dtype)
+            self.numbers[key] = found
+        return found
 
     def index(self, index: Index) -> Value:
         """An index expression as an int64 value."""

@@ -1,0 +1,160 @@
+"""Fusion: how many kernels named programs take, and random programs lowered = evaluated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import random_program
+
+import tracejit as tj
+from tracejit.config import Options
+from tracejit.function import PASSES
+from tracejit.ir import Type
+from tracejit.lower import kernel as kernels
+from tracejit.lower.fuse import fuse
+from tracejit.lower.plan import Call, Gemm, Plan
+from tracejit.runtime.build import build
+from tracejit.runtime.program import Program
+from tracejit.tensor import evaluate, wrap
+from tracejit.trace.runner import run
+from tracejit.trace.tracer import trace_function
+
+F32 = np.dtype("float32")
+
+
+def lower(f, *shapes, dtype="float32") -> Plan:
+    graph = trace_function(f, *(Type(s, np.dtype(dtype)) for s in shapes))
+    plan = fuse(run(PASSES, graph), Options())
+    for launch in plan.launches:
+        kernels.verify(launch.kernel)
+    return plan
+
+
+def count(plan: Plan, kind: type) -> int:
+    return sum(isinstance(s, kind) for s in plan.steps)
+
+
+def test_a_long_chain_with_broadcasting_is_one_kernel():
+    def chain(x, row, column):
+        for k in range(10):
+            x = x * row + column
+            x = tj.where(x > k, x, tj.sin(x))
+        return x
+
+    assert len(lower(chain, (50, 40), (40,), (50, 1)).steps) == 1
+
+
+def test_centred_sum_of_squares_is_at_most_two_kernels():
+    assert len(lower(lambda x: ((x - x.mean()) ** 2).sum(), (1000, 1000)).steps) == 2
+    assert len(lower(lambda x: ((x - x.mean()) ** 2).sum(), (100,)).steps) == 1
+
+
+def test_softmax_is_one_kernel_of_three_stages():
+    def softmax(x):
+        e = tj.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+    plan = lower(softmax, (512, 1000))
+    assert len(plan.steps) == 1
+    assert [s.inner for s in plan.launches[0].kernel.stages] == [True, True, True]
+    assert len(plan.launches[0].kernel.reads) == 1
+
+
+def test_layer_norm_is_one_kernel():
+    def layer_norm(x, scale, shift):
+        mean = x.mean(axis=-1, keepdims=True)
+        centred = x - mean
+        variance = (centred * centred).mean(axis=-1, keepdims=True)
+        return centred / tj.sqrt(variance + 1e-5) * scale + shift
+
+    assert len(lower(layer_norm, (512, 1000), (1000,), (1000,)).steps) == 1
+
+
+def test_sobel_is_one_kernel_per_output():
+    def sobel(gray):
+        p = tj.pad(gray, 1)
+        gx = (p[:-2, 2:] + 2 * p[1:-1, 2:] + p[2:, 2:]) - (p[:-2, :-2] + 2 * p[1:-1, :-2] + p[2:, :-2])
+        gy = (p[2:, :-2] + 2 * p[2:, 1:-1] + p[2:, 2:]) - (p[:-2, :-2] + 2 * p[:-2, 1:-1] + p[:-2, 2:])
+        return tj.sqrt(gx * gx + gy * gy)
+
+    assert len(lower(sobel, (100, 120)).steps) == 1
+
+
+def test_backward_pass_of_a_dense_layer_is_its_matmuls_and_two_kernels():
+    def loss(x, w, b):
+        return tj.tanh(x @ w + b).sum()
+
+    def gradients(x, w, b):
+        return tj.grad(loss, argnums=(0, 1, 2))(x, w, b)
+
+    plan = lower(gradients, (64, 100), (100, 50), (50,))
+    assert count(plan, Gemm) == 3
+    assert len(plan.steps) <= 3 + 2
+
+
+def test_results_over_one_space_share_a_kernel():
+    plan = lower(lambda x: (x.sum(axis=0), x.max(axis=0), (x * x).sum(axis=0)), (300, 200))
+    assert len(plan.steps) == 1
+    plan = lower(lambda x: (x + 1, x * 2, tj.exp(x)), (300, 200))
+    assert len(plan.steps) == 1
+
+
+def test_transposes_and_slices_fold_into_gemm():
+    plan = lower(lambda a, b: a.T @ b[:, 10:40].T, (30, 40), (50, 60))
+    assert [type(s) for s in plan.steps] == [Gemm]
+
+
+def test_library_calls_are_steps_of_their_own():
+    plan = lower(lambda x: tj.sort(x * 2) + 1, (100,))
+    assert [type(s).__name__ for s in plan.steps] == ["Launch", "Call", "Launch"]
+    assert count(plan, Call) == 1
+
+
+def test_kernel_text_does_not_depend_on_sizes():
+    def f(x, y):
+        return tj.exp(x[1:, ::2] - y.mean(axis=0)).sum(axis=1)
+
+    texts = {tuple(s.kernel.text for s in lower(f, (n, 2 * m), (n, m)).launches) for n, m in [(10, 20), (33, 21), (500, 999)]}
+    assert len(texts) == 1
+
+
+def test_a_long_chain_splits_into_kernels_of_bounded_size():
+    def f(x):
+        for _ in range(1000):
+            x = x * 1.01 + 0.5
+        return x
+
+    plan = lower(f, (100,))
+    assert 4 <= len(plan.steps) <= 10
+
+
+def test_deeply_nested_movement_is_cut():
+    def f(x):
+        for _ in range(300):
+            x = tj.pad(x, 1)[1:]
+        return x
+
+    plan = lower(f, (10,))
+    assert len(plan.steps) <= 20
+
+
+def run_and_compare(seed: int) -> None:
+    graph, arrays = random_program(np.random.default_rng(seed))
+    plan = fuse(graph, Options())
+    for launch in plan.launches:
+        kernels.verify(launch.kernel)
+    program = Program(plan, build([s.kernel for s in plan.launches], Options()))
+    for got, want in zip(program(arrays), evaluate(graph, [wrap(a) for a in arrays]), strict=True):
+        np.testing.assert_allclose(got.reshape(want.shape), want._value, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}\n{graph}")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed):
+    run_and_compare(seed)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_programs(block):
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        run_and_compare(seed)
