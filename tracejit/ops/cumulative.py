@@ -24,10 +24,12 @@ from tracejit.ops.special import exp
 from tracejit.tensor import Tensor, apply
 
 
-def _infer(name: str) -> Callable[..., Type]:
+def _infer(name: str, rule: core.DtypeRule = core.numeric) -> Callable[..., Type]:
     def infer(x: Type, *more: Type, axis: int, reverse: bool = False) -> Type:
         if not 0 <= axis < x.ndim:
             raise np.exceptions.AxisError(f"{name}: axis {axis} is out of bounds for shape {x.shape}")
+        if rule(x.dtype)[0] != x.dtype:
+            raise TypeError(f"{name}: {x.dtype} is not supported")
         if any(t != x for t in more):
             raise TypeError(f"{name}: inputs {', '.join(map(str, (x, *more)))} differ")
         return x
@@ -211,7 +213,7 @@ def _running(name: str, ufunc: np.ufunc, what: str) -> Op:
         new = _records(y, x, axis)
         return recurrence(1 - new, new * tangents[0], axis)  # type: ignore[operator]
 
-    return primitive(name, "library", infer=_infer(name), eager=lambda x, *, axis: ufunc.accumulate(x, axis), vjp=vjp,
+    return primitive(name, "library", infer=_infer(name, real_ordered), eager=lambda x, *, axis: ufunc.accumulate(x, axis), vjp=vjp,
                      jvp=jvp, domain=(-2, 2),
                      doc=f"Running {what} along `axis`; the first of equal ones has the derivative.")
 
@@ -262,7 +264,7 @@ def _logcumsumexp_jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, axis:
 
 
 LOGCUMSUMEXP = primitive(
-    "logcumsumexp", "library", infer=_infer("logcumsumexp"), domain=(-2, 2), vjp=_logcumsumexp_vjp,
+    "logcumsumexp", "library", infer=_infer("logcumsumexp", real_floating), domain=(-2, 2), vjp=_logcumsumexp_vjp,
     jvp=_logcumsumexp_jvp, eager=lambda x, *, axis: np.logaddexp.accumulate(x, axis),
     doc="Logarithm of the running sum of exponentials along `axis`.")
 

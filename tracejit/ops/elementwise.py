@@ -192,7 +192,8 @@ imag = elementwise("imag", arity=1, dtype=real_result, eager=lambda x: x.imag.co
                    scalar=lambda x: x.im if isinstance(x, scalar.Complex) else x.lift(0),
                    vjp=lambda g, y, x: (g * 1j if x.dtype.kind == "c" else None,),
                    jvp=lambda t, y, x: imag(t[0]), doc="Imaginary part, elementwise; 0 for real numbers.")
-conj = elementwise("conj", arity=1, dtype=same, eager=np.conj, numpy=np.conj, domain=(-2, 2),
+conj = elementwise("conj", arity=1, dtype=same, numpy=np.conj, domain=(-2, 2),
+                   eager=lambda x: np.conj(x) if x.dtype.kind == "c" else x,
                    scalar=lambda x: x.conj() if isinstance(x, scalar.Complex) else x,
                    vjp=lambda g, y, x: (conj(g),), jvp=lambda t, y, x: conj(t[0]), method=True,
                    doc="Complex conjugate, elementwise.")

@@ -6,6 +6,7 @@ are made of these in `statistics.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -74,8 +75,9 @@ def _product_of_others(x: Tensor, axis: Axes) -> Tensor:
     """`_others` over several axes taken as one."""
     order = (*(a for a in range(x.ndim) if a not in axis), *axis)
     moved = permuted(x, order)
-    flat = reshaped(moved, (*moved.shape[:x.ndim - len(axis)], -1 if x.size else 0)) if x.size else moved
-    found = reshaped(_others(flat), moved.shape) if x.size else moved
+    kept = x.ndim - len(axis)
+    flat = reshaped(moved, (*moved.shape[:kept], math.prod(moved.shape[kept:])))
+    found = reshaped(_others(flat), moved.shape)
     return permuted(found, tuple(int(a) for a in np.argsort(order)))
 
 
@@ -150,7 +152,7 @@ def _positions(find: Callable[..., Any]) -> Callable[..., Any]:
     def eager(x: np.ndarray, *, axis: Axes) -> Any:
         kept = [a for a in range(x.ndim) if a not in axis]
         moved = np.transpose(x, (*kept, *axis))
-        return find(moved.reshape(*moved.shape[:len(kept)], -1), axis=-1)
+        return find(moved.reshape(*moved.shape[:len(kept)], math.prod(moved.shape[len(kept):])), axis=-1)
 
     return eager
 

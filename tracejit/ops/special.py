@@ -24,7 +24,6 @@ from tracejit.ops.core import (
     numeric,
     publish,
     real_floating,
-    same,
     strong,
 )
 from tracejit.ops.elementwise import imag, multiply, positive, real, reciprocal, sqrt, where
@@ -96,14 +95,11 @@ def _repeated(x: Any, n: int) -> Any:
     return result
 
 
-def _integer_power(x: Any, exponent: int) -> Any:
-    return _repeated(x, exponent) if exponent > 0 else 1.0 / _repeated(x, -exponent)
-
-
 INTEGER_POWER = elementwise(
-    "integer_power", arity=1, dtype=same, eager=_integer_power, scalar=_integer_power, domain=(0.5, 2), cost=4,
+    "integer_power", arity=1, dtype=numeric, eager=lambda x, *, exponent: _repeated(x, exponent),
+    scalar=lambda x, *, exponent: _repeated(x, exponent), domain=(-2, 2), cost=4,
     partials=lambda y, x, *, exponent: exponent * raised(x, exponent - 1),
-    doc="x to a fixed whole power, by repeated multiplication.").op
+    doc="x to a fixed whole power of 1 or more, by repeated multiplication.").op
 
 
 def _power_eager(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -121,7 +117,7 @@ def _power_partials(z: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 POWER = elementwise("pow", arity=2, dtype=numeric, eager=_power_eager, domain=((0.5, 2), (-2, 2)), cost=40,
-                    scalar=_power_scalar, partials=_power_partials)
+                    scalar=_power_scalar, partials=_power_partials, doc="x1 to the power x2, elementwise.")
 
 
 def pow(x1: Any, x2: Any, /, modulo: None = None) -> Tensor:
@@ -158,9 +154,9 @@ def raised(x: Tensor, n: int) -> Tensor:
         return positive(x)
     if n == 2:
         return multiply(x, x)
-    if n == -1:
-        return reciprocal(x)
-    return call_elementwise(INTEGER_POWER, (x,), same, attrs={"exponent": n})
+    if n < 0:
+        return reciprocal(raised(x, -n))
+    return call_elementwise(INTEGER_POWER, (x,), numeric, attrs={"exponent": n})
 
 
 publish(pow, POWER.op, numpy=np.power, dunder="pow")  # type: ignore[attr-defined]
