@@ -44,6 +44,7 @@ from tracejit.trace.passes.dissolve import dissolve, settle
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.runner import Pass, run
+from tracejit.trace.shortcut import MISS, Shortcut, shortcut
 from tracejit.trace.signature import Call, Signature, flatten, is_array, leaf_key, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
 
@@ -109,6 +110,11 @@ class Totals:
 _totals = Totals()
 
 
+def no_shortcut(args: tuple[Any, ...], instance: Any) -> Any:
+    """The shortcut of a function that has none."""
+    return MISS
+
+
 class _Traces:
     """The specialisations of one function (for one instance, if it is a method)."""
 
@@ -120,6 +126,7 @@ class _Traces:
         self.count = 0
         self.last: tuple[Call, Specialization] | None = None
         self.creations = 0
+        self.shortcut: Shortcut = no_shortcut  # of the specialisation that ran last
         self.warned = False  # of values that cannot be watched
 
 
@@ -150,12 +157,17 @@ class Function:
     # -- calling ---------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and not state.active and not config.debug.eager:
-            found = self._traces.by_arguments.get(arguments_key(args))
+            traces = self._traces
+            result = traces.shortcut(args, None)
+            if result is not MISS:
+                return result
+            found = traces.by_arguments.get(arguments_key(args))
             if found is not None:
                 leaves = args + found[1]
                 for s in found[0]:
                     handles = s.matches(leaves, None)
                     if handles is not None:
+                        traces.shortcut = s.shortcut or no_shortcut
                         return s.run(leaves, handles)
         return self._call((), args, kwargs)
 
@@ -171,8 +183,8 @@ class Function:
         s, handles = self._specialization(call, before)
         if state.tapes:
             return s.run_taped(call.leaves, handles)
-        if not before and not kwargs and not s.created:
-            self._remember(args, call)
+        if not kwargs and not s.created:
+            self._remember(before, args, call, s)
         return s.run(call.leaves, handles)
 
     def signature(self, before: tuple[Any, ...] = ()) -> Signature:
@@ -180,16 +192,21 @@ class Function:
             self._signature = Signature(self.python_function, self.static_argnames, skip_first=bool(before))
         return self._signature
 
-    def _remember(self, args: tuple[Any, ...], call: Call) -> None:
+    def _remember(self, before: tuple[Any, ...], args: tuple[Any, ...], call: Call, s: Specialization) -> None:
         """Let later calls like this one skip binding and flattening."""
-        key = arguments_key(args)
-        if key is None or call.spec is not None or len(call.traced) != len(call.values) or call.leaves[:len(args)] != list(args):
-            return
         traces = self._traces
-        if len(traces.by_arguments) >= 4 * MAX_KEYS:
-            traces.by_arguments.clear()
+        plain = call.spec is None and len(call.traced) == len(call.values)
+        if not plain or not all(a is b for a, b in zip(args, call.leaves)):
+            return
+        if len(args) == len(call.leaves):
+            if s.shortcut is None:
+                s.shortcut = shortcut(s, call.leaves) or no_shortcut
+            traces.shortcut = s.shortcut
+        key = None if before else arguments_key(args)
         found = traces.by_key.get(call.key)
-        if found is not None:
+        if key is not None and found is not None:
+            if len(traces.by_arguments) >= 4 * MAX_KEYS:
+                traces.by_arguments.clear()
             traces.by_arguments[key] = found, tuple(call.leaves[len(args):])
 
     def _inlined(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -365,7 +382,9 @@ class Function:
 
     def profile(self, on: bool = True) -> None:
         """Measure the seconds each kernel takes from now on (the program then returns to Python after each step)."""
+        self._traces.shortcut = no_shortcut
         for s in self.specializations():
+            s.shortcut = no_shortcut if on else None
             s.built.program.profiling(on)
 
     def cache_info(self) -> CacheInfo:
@@ -380,6 +399,7 @@ class Function:
             count, history, creations = self._traces.count, self._traces.history, self._traces.creations
             self._traces.by_key.clear()
             self._traces.by_arguments.clear()
+            self._traces.shortcut = no_shortcut
             self._traces.count, self._traces.history, self._traces.creations = count, history, creations
         for _, (_, view) in list(self._instances.items()):
             view.cache_clear()
@@ -435,6 +455,10 @@ class Method:
         self.__self__ = instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and not state.active and not config.debug.eager:
+            result = self.function._traces.shortcut(args, self.__self__)
+            if result is not MISS:
+                return result
         return self.function._call((self.__self__,), args, kwargs)
 
     def __getattr__(self, name: str) -> Any:

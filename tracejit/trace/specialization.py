@@ -63,6 +63,7 @@ class Specialization:
     reason: str = ""
     built: Any = None
     calls: int = 0
+    shortcut: Any = None  # the fast way in, once it is known (`shortcut.py`)
     program: Any = None
     compiled: Any = None
     passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
@@ -256,11 +257,11 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
     finally:
         written = trace.close()
     del values, result
-    for k, (_, where) in enumerate(trace.created):
+    for k in range(len(trace.created)):  # no name for the Variable here: that would be one more reference
         # ours: the list of created ones, the capture, the argument of getrefcount, and `written` if it was assigned
         ours = 3 + any(h is trace.created[k][0] for h, _ in written)
         if sys.getrefcount(trace.created[k][0]) <= ours:
-            raise creation_error(where, name, "is not kept by anything after the call")
+            raise creation_error(trace.created[k][1], name, "is not kept by anything after the call")
 
     adopted = {id(call.leaves[k]): k for k in starts if call.leaves[k] is stand_ins[k]}
     hidden = [c for h, c in trace.captured.items() if h not in adopted]
