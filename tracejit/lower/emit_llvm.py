@@ -273,6 +273,11 @@ class _KernelEmitter(Nest):
                 return self.loop(bounds[d][0], bounds[d][1], state, body)[1]
 
             found = nest(0, point, empty)
+            for n, a in enumerate(accumulators):
+                if a.index is not None:
+                    at = sum(len(self.e.state_dtypes(b)) for b in accumulators[:n])
+                    first = self._first(scope, work, a.index, bounds, bounds[self.vdim][0])
+                    found[at: at + 2] = self.e.unless_found(found[at: at + 2], first)
         state = merge(found, empty)
         results: Values = []
         for a in accumulators:
@@ -280,6 +285,20 @@ class _KernelEmitter(Nest):
             results += self.e.across(a, state[:size])
             state = state[size:]
         return results
+
+    def _first(self, scope: Scope, work: Work, index: int, bounds: dict[int, tuple[ir.Value, ir.Value]],
+               position: ir.Value, mask: Maybe = None, low: Maybe = None) -> ir.Value:
+        """Statement `index` at the start of the inner loops, `scope` being outside the row: for rows a scalar."""
+        work = self.work(work.stage, roots=[index])
+        scope = self.enter(scope, work, 1)
+        for depth, d in enumerate(self.loop_dims):
+            scope = self.enter(scope, work, 2 + depth, {d: bounds[d][0]})
+        if not self.columns and self.lanes > 1:
+            mask = self.e.tail_mask(self.num(1))
+        value = self.vector(scope, work, position, mask, 0, low).values[index]
+        if self.columns or not is_vector(value):
+            return value
+        return self.b.extract_element(value, literal(0, INT32))
 
     def _some(self, bounds: dict[int, tuple[ir.Value, ir.Value]]) -> ir.Value:
         """Whether the inner loops run at all."""
@@ -322,8 +341,8 @@ class _KernelEmitter(Nest):
             for v, (array, d) in zip(values, where, strict=True):
                 self.e.store(v, self.e.at(array, self.b.sub(i, low), d), d, None)
 
-        def get(i: ir.Value) -> Values:
-            return [self.e.load(self.e.at(array, self.b.sub(i, low), d), d, None) for array, d in places]
+        def get(i: ir.Value, where: list[tuple[ir.Value, np.dtype]]) -> Values:
+            return [self.e.load(self.e.at(array, self.b.sub(i, low), d), d, None) for array, d in where]
 
         nothing = [v for a in accumulators for v in self.e.identity(a, vector=True)]
 
@@ -341,7 +360,7 @@ class _KernelEmitter(Nest):
 
             def rows(scopes: list[Scope]) -> None:
                 def body(at: Values, mask: Maybe, state: Values, _: Any) -> Values:
-                    before = get(at[0])
+                    before = get(at[0], places)
                     known = {i: self.e.load(self.e.at(array, self.b.sub(at[0], low), d), d, None)
                              for i, (array, d) in lane_values.items()}
                     if len(scopes) > 1:
@@ -380,9 +399,20 @@ class _KernelEmitter(Nest):
                 self.loop(i, end, [], some(1))
 
             nest(0, self.enter(scope, work, 1))
+            searches = [(n, a, a.index) for n, a in enumerate(accumulators) if a.index is not None]
+
+            def first(at: Values, mask: Maybe, state: Values, _: Maybe) -> Values:
+                for n, a, index in searches:
+                    pair = list(zip(self.arrays[number + n], self.e.state_dtypes(a), strict=True))
+                    position = self._first(scope, work, index, bounds, at[0], mask, low)
+                    put(at[0], self.e.unless_found(get(at[0], pair), position), pair)
+                return state
+
+            if searches:
+                self.run(scope, NOTHING, low, high, 0, [], first)
 
         def finish(at: Values, mask: Maybe, state: Values, _: Any) -> Values:
-            values = get(at[0])
+            values = get(at[0], places)
             for n, a in enumerate(accumulators):
                 size = len(self.e.state_dtypes(a))
                 result = self.e.result(a, values[:size])

@@ -215,6 +215,8 @@ class Emitter:
             case "quot" | "rem":
                 if is_float:
                     return b.frem(*a)
+                if is_vector(a[0]) and s.dtype.itemsize <= 4:
+                    return self._divide(s, a[0], a[1])
                 divisor = a[1]
                 if mask is not None:  # lanes that hold no element must not divide by zero
                     divisor = b.select(self._like(mask, divisor), divisor, literal(1, divisor.type))
@@ -258,6 +260,13 @@ class Emitter:
                 typ = scalar_type(s.dtype)
                 return b.bitcast(a[0], ir.VectorType(typ, self.lanes) if is_vector(a[0]) else typ)
         raise InternalError(f"no LLVM code for statement {s.op!r}")
+
+    def _divide(self, s: Stmt, x: ir.Value, y: ir.Value) -> ir.Value:
+        """Integers of up to 32 bits, through floats of twice the precision: exact, and CPUs have no vector division."""
+        wide = F32 if s.dtype.itemsize <= 2 else F64
+        floats = self.b.fdiv(self.cast(x, wide, s.dtype), self.cast(y, wide, s.dtype))
+        quotient = self.cast(floats, s.dtype, wide)
+        return quotient if s.op == "quot" else self.b.sub(x, self.b.mul(quotient, y))
 
     def _like(self, mask: ir.Value, value: ir.Value) -> ir.Value:
         """A mask fit for a select of `value`s: for a scalar, whether any lane is on."""
@@ -472,15 +481,16 @@ class Emitter:
         if mask is not None:
             keep = self.identity(a, is_vector(news[0][0]))
             news = [[self.b.select(self._like(mask, v), v, k) for v, k in zip(new, keep, strict=False)] for new in news]
+        while len(news) > 1:  # a tree: exact enough, and independent steps
+            pairs = [self._pair(a, news[i], news[i + 1]) for i in range(0, len(news) - 1, 2)]
+            news = pairs + news[len(pairs) * 2:]
+        return self._add(state, news[0][0]) if self.compensated(a) else self._pair(a, state, news[0])
+
+    def _pair(self, a: Accumulator, older: Lanes, newer: Lanes) -> Lanes:
+        """One step of an accumulator that keeps no rounding error; positions grow from the older to the newer."""
         if a.op.startswith("arg"):
-            for new in news:
-                state = self._better(a, new, state)
-            return state
-        values = [new[0] for new in news]
-        while len(values) > 1:  # a tree: exact enough, and independent steps
-            pairs = [self.combine(a, values[i], values[i + 1]) for i in range(0, len(values) - 1, 2)]
-            values = pairs + values[len(pairs) * 2:]
-        return self._add(state, values[0]) if self.compensated(a) else [self.combine(a, values[0], state[0])]
+            return self._later(a, older, newer)
+        return [self.combine(a, newer[0], older[0])]
 
     def _add(self, state: Lanes, x: ir.Value) -> Lanes:
         """Add with the rounding error kept (Knuth's exact sum of two numbers)."""
@@ -490,6 +500,27 @@ class Emitter:
         part = b.fsub(new, total)
         lost = b.fadd(b.fsub(total, b.fsub(new, part)), b.fsub(x, part))
         return [new, b.fadd(error, lost)]
+
+    def _later(self, a: Accumulator, older: Lanes, newer: Lanes) -> Lanes:
+        """The newer (value, position) where its value is more extreme, else the older; the first nan stays."""
+        b, kind = self.b, a.dtype.kind
+        x, y = newer[0], older[0]
+        op = "<" if a.op == "argmin" else ">"
+        if kind == "f":
+            if a.dtype == F16:
+                x, y = self.cast(x, F32, F16), self.cast(y, F32, F16)
+            take = b.and_(b.fcmp_unordered(op, x, y), b.fcmp_ordered("ord", y, y))
+        else:
+            take = self.compare(op, kind, x, y)
+        return [b.select(take, n, o) for n, o in zip(newer, older, strict=True)]
+
+    def unless_found(self, state: Lanes, first: ir.Value) -> Lanes:
+        """After a loop over something: where nothing beat the identity, all equals it and the first position wins."""
+        value, position = state
+        if is_vector(position):
+            first = self.splat(first)
+        nothing = self.b.icmp_signed("==", position, literal(np.iinfo(np.int64).max, position.type))
+        return [value, self.b.select(nothing, first, position)]
 
     def _better(self, a: Accumulator, x: Lanes, y: Lanes) -> Lanes:
         """Of two (value, position) pairs the extreme one, nan before all, the first of equals."""
@@ -509,6 +540,8 @@ class Emitter:
 
     def merge(self, a: Accumulator, state: Lanes, result: Lanes) -> Lanes:
         """Take in a finished partial result."""
+        if a.op.startswith("arg"):
+            return self._better(a, result, state)
         return self.accumulate(a, state, [result], None)
 
     def across(self, a: Accumulator, state: Lanes) -> Lanes:

@@ -48,8 +48,9 @@ class Access:
 class Accumulator:
     """`acc = op(acc, value)` over a stage's inner loop, from the op's identity (empty loops give it).
 
-    For argmin and argmax `index` is the int64 position statement; the carry is the position of the first extreme
-    (nan counts as the extreme), and -1 for an empty loop. `any` and `all` are or and and over bool.
+    For argmin and argmax `index` is the int64 position statement, which grows along the inner loops; the carry is the
+    position of the first extreme (nan counts as the extreme), and -1 for an empty loop. `any` and `all` are or and and
+    over bool.
     """
 
     op: str
@@ -203,7 +204,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided look at buffer number `buffer`: element offset, and a stride in elements per dim of the user's space."""
+    """A strided look at buffer number `buffer`: element offset, and a stride in elements per dim of a space."""
 
     buffer: int
     offset: int
