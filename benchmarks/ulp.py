@@ -147,8 +147,7 @@ def inputs(name: str, dtype: np.dtype, count: int, rng: np.random.Generator) -> 
         x += [np.nextafter(corners, dtype.type(s)) for s in (-np.inf, np.inf)] + [corners]
         info = np.finfo(dtype)
         edge = [info.tiny, info.smallest_subnormal, info.max, info.eps, 1, 1 - info.epsneg, 88.7, 709.7, 0.5]
-        edge = np.array([*edge, *(-e for e in edge)], dtype)
-        x += [edge, (rng.uniform(-1, 1, part) * info.tiny).astype(dtype)]
+        x += [np.array([*edge, *(-e for e in edge)], dtype), (rng.uniform(-1, 1, part) * info.tiny).astype(dtype)]
         first = np.concatenate(x)
         first = first[np.isfinite(first) & (first >= bound.domain[0]) & (first <= bound.domain[1])]
         if name in ("lgamma", "digamma", "erfinv"):

@@ -262,7 +262,7 @@ def test_philox_known_answers() -> None:
 
 COMPLEX: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     **{n: (getattr(np, n), getattr(mpmath, n)) for n in
-       ("exp", "log", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
+       ("exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{n: (getattr(np, f"arc{n[1:]}"), getattr(mpmath, n)) for n in
        ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
     "log2": (np.log2, lambda z: mpmath.log(z) / mpmath.log(2)), "expm1": (np.expm1, lambda z: mpmath.exp(z) - 1),
@@ -284,9 +284,9 @@ def test_complex_functions(name: str, dtype: np.dtype, rng: np.random.Generator)
     assert max(distances) <= 4 * np.finfo(dtype).eps, z[int(np.argmax(distances))]
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "log2", "log10"])
+@pytest.mark.parametrize("name", ["exp", "log", "log2", "log10", "sqrt"])
 def test_complex_special_values(name: str) -> None:
-    parts = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 2.5]
+    parts = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 2.5, 1e308, 1e-320]
     z = np.array([complex(*p) for p in itertools.product(parts, parts)])
     with np.errstate(all="ignore"):
         expected = COMPLEX[name][0](z)
@@ -295,7 +295,7 @@ def test_complex_special_values(name: str) -> None:
         np.testing.assert_allclose(getattr(found, part), getattr(expected, part), rtol=1e-15, atol=0)
 
 
-@pytest.mark.parametrize("name", ["asin", "acos", "atan", "asinh", "acosh", "atanh", "log"])
+@pytest.mark.parametrize("name", ["asin", "acos", "atan", "asinh", "acosh", "atanh", "log", "sqrt"])
 def test_branch_cuts_follow_the_sign_of_zero(name: str) -> None:
     parts = [2.0, -2.0, 0.0, -0.0, 0.5, -3.0]
     z = np.array([complex(*p) for p in itertools.product(parts, parts)])

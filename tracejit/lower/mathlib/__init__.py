@@ -27,12 +27,12 @@ from .base import BOUNDS, Bound
 from .error import erf, erfc, erfinv
 from .exponential import exp, exp2, expm1, log, log1p, log2, log10, logaddexp, pow, sigmoid, softplus, tanh
 from .gamma import digamma, lgamma
-from .hyperbolic import acosh, asinh, atanh, cbrt, cosh, hypot, sinh
-from .trigonometric import acos, asin, atan, atan2, cos, sin, sin_cos, tan
+from .hyperbolic import acosh, asinh, atanh, cbrt, cosh, hypot, sinh, sqrt
+from .trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
 __all__ = [
     "BOUNDS", "Bound", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "copysign", "cos", "cosh",
     "digamma", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor_divide", "fmod", "hypot", "int_pow", "isfinite",
     "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "nextafter", "philox4x32_10", "pow",
-    "remainder", "sigmoid", "sign", "signbit", "sin", "sin_cos", "sinh", "softplus", "tan", "tanh",
+    "remainder", "sigmoid", "sign", "signbit", "sin", "sinh", "softplus", "sqrt", "tan", "tanh",
 ]

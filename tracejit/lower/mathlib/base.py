@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..scalar import F16, F32, F64, I32, I64, U32, U64, Complex, Value, bitcast, cast, exact, fma, select
+from ..scalar import F16, F32, F64, I32, I64, Complex, Value, bitcast, cast, exact, fma, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def function(bound: Bound | None = None, native_half: bool = False) -> Callable[
 
         @wraps(body)
         def call(*args: Any) -> Any:
-            like = next(a for a in args if isinstance(a, (Value, Complex)))
+            like: Any = next(a for a in args if isinstance(a, (Value, Complex)))
             if any(isinstance(a, (Complex, complex)) for a in args):
                 if name not in _COMPLEX:
                     raise TypeError(f"{name} is not defined for complex numbers")
@@ -80,17 +80,16 @@ def complex_version(body: Body) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The layout of a float type, and the types and literals that go with it."""
+    """The layout of a float type, and what goes with it."""
 
-    int: np.dtype
-    uint: np.dtype
+    integer: np.dtype
     mantissa: int  # explicit bits of the significand
     bias: int
     to_int: float  # adding it leaves the nearest integer in the low bits: 1.5 * 2**mantissa
 
     @property
     def bits(self) -> int:
-        return self.int.itemsize * 8
+        return self.integer.itemsize * 8
 
     @property
     def sign(self) -> int:
@@ -103,15 +102,15 @@ class Format:
 
 
 FORMATS = {
-    F16: Format(np.dtype("int16"), np.dtype("uint16"), 10, 15, 1.5 * 2.0**10),
-    F32: Format(I32, U32, 23, 127, 1.5 * 2.0**23),
-    F64: Format(I64, U64, 52, 1023, 1.5 * 2.0**52),
+    F16: Format(np.dtype("int16"), 10, 15, 1.5 * 2.0**10),
+    F32: Format(I32, 23, 127, 1.5 * 2.0**23),
+    F64: Format(I64, 52, 1023, 1.5 * 2.0**52),
 }
 
 
 def to_bits(x: Value) -> Value:
     """The bits of a float as a signed integer."""
-    return bitcast(x, FORMATS[x.dtype].int)
+    return bitcast(x, FORMATS[x.dtype].integer)
 
 
 def sign_bit(x: Value) -> Value:

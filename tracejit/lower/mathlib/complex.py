@@ -7,7 +7,8 @@ functions, 1987).
 
 from __future__ import annotations
 
-from ..scalar import F32, Complex, Value, bitcast, fabs, fma, select, sqrt
+from ..scalar import F32, Complex, Value, bitcast, fabs, fma, select
+from ..scalar import sqrt as root
 from . import exponential, hyperbolic, trigonometric
 from .arithmetic import copysign
 from .base import FORMATS, at_least, at_most, complex_version, power_of_two, to_bits, with_sign_of
@@ -189,8 +190,9 @@ def tan(z: Complex) -> Complex:
 # Inverses -----------------------------------------------------------------------------------------------------------
 
 
-def principal_sqrt(z: Complex) -> Complex:
-    """The square root with a nonnegative real part."""
+@complex_version
+def sqrt(z: Complex) -> Complex:
+    """The root with a nonnegative real part, scaled where squares would overflow."""
     form = FORMATS[z.re.dtype]
     a, b = fabs(z.re), fabs(z.im)
     big = select(a < b, b, a)
@@ -199,7 +201,7 @@ def principal_sqrt(z: Complex) -> Complex:
     scale = select(huge, a.lift(0.0625), select(small, a.lift(2.0**up), 1.0))
     unscale = select(huge, a.lift(4.0), select(small, a.lift(2.0 ** -(up // 2)), 1.0))
     a, b = a * scale, b * scale
-    large = sqrt((a + hyperbolic.hypot(a, b)) * 0.5)
+    large = root((a + hyperbolic.hypot(a, b)) * 0.5)
     other = select(large == 0, 0.0, b / (large + large))
     large, other = large * unscale, other * unscale
     left, infinite = z.re < 0, fabs(z.im) == INF
@@ -211,7 +213,7 @@ def principal_sqrt(z: Complex) -> Complex:
 
 def _roots(z: Complex) -> tuple[Complex, Complex]:
     """sqrt(1 - z) and sqrt(1 + z), with the sign of a zero imaginary part kept."""
-    return principal_sqrt(Complex(1.0 - z.re, -z.im)), principal_sqrt(Complex(z.re + 1.0, z.im))
+    return sqrt(Complex(1.0 - z.re, -z.im)), sqrt(Complex(z.re + 1.0, z.im))
 
 
 def _cross(p: Complex, q: Complex) -> Value:
@@ -235,7 +237,7 @@ def acos(z: Complex) -> Complex:
 
 @complex_version
 def acosh(z: Complex) -> Complex:
-    minus, plus = principal_sqrt(Complex(z.re - 1.0, z.im)), principal_sqrt(Complex(z.re + 1.0, z.im))
+    minus, plus = sqrt(Complex(z.re - 1.0, z.im)), sqrt(Complex(z.re + 1.0, z.im))
     return Complex(fabs(hyperbolic.asinh(_product(minus.re, plus.re) + _product(minus.im, plus.im))),
                    trigonometric.atan2(minus.im, plus.re) * 2.0)
 

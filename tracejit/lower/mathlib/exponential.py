@@ -162,7 +162,7 @@ def split_exponent(x: Value) -> tuple[Value, Value]:
     """(f, e) with x = 2**e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), e an integer; x positive, normal and finite."""
     form = FORMATS[x.dtype]
     bits = to_bits(x)
-    root_half = int(np.asarray(np.sqrt(0.5), x.dtype).view(form.int))
+    root_half = int(np.asarray(np.sqrt(0.5), x.dtype).view(form.integer))
     e = (bits - root_half) >> form.mantissa
     return bitcast(bits - (e << form.mantissa), x.dtype) - 1.0, e
 

@@ -5,7 +5,8 @@ Read next: `special.py`.
 
 from __future__ import annotations
 
-from ..scalar import F32, F64, Value, bitcast, cast, fabs, fma, select, sqrt
+from ..scalar import F32, F64, Value, bitcast, cast, fabs, fma, select
+from ..scalar import sqrt as root
 from .base import FORMATS, Bound, function, polynomial, to_bits, with_sign_of
 from .exponential import exp_of_sum, log_of_parts, log_of_sum, log_special
 
@@ -45,7 +46,7 @@ def _log1p_or_log_double(t: Value, large: Value, x: Value) -> Value:
 def asinh(x: Value) -> Value:
     a = fabs(x)
     square = a * a
-    t = a + square / (sqrt(square + 1.0) + 1.0)
+    t = a + square / (root(square + 1.0) + 1.0)
     y = _log1p_or_log_double(t, a > 2.0 ** (FORMATS[x.dtype].mantissa // 2 + 3), a)
     return with_sign_of(select(a < INF, y, a), x)
 
@@ -53,7 +54,7 @@ def asinh(x: Value) -> Value:
 @function(Bound(4, 4, (1, INF)))
 def acosh(x: Value) -> Value:
     t = x - 1.0
-    y = _log1p_or_log_double(t + sqrt(t * (t + 2.0)), x > 2.0 ** (FORMATS[x.dtype].mantissa // 2 + 3), x)
+    y = _log1p_or_log_double(t + root(t * (t + 2.0)), x > 2.0 ** (FORMATS[x.dtype].mantissa // 2 + 3), x)
     return select(x < 1.0, NAN, select(x < INF, y, x))
 
 
@@ -69,6 +70,12 @@ def atanh(x: Value) -> Value:
 # Roots --------------------------------------------------------------------------------------------------------------
 
 
+@function(native_half=True)
+def sqrt(x: Value) -> Value:
+    """Correctly rounded; of a complex number the principal root."""
+    return root(x)
+
+
 @function(Bound(2, 2))
 def cbrt(x: Value) -> Value:
     """z near |x|**(-1/3) by halving bits, improved by a series in h = 1 - |x| z**3; then a Newton step on |x| z**2."""
@@ -77,7 +84,7 @@ def cbrt(x: Value) -> Value:
     subnormal, up = a < form.tiny, 24 if x.dtype == F32 else 54
     a = select(subnormal, a * 2.0**up, a)
     start = (form.bias - 0.051) * 2.0**form.mantissa * 4 / 3  # makes |h| at most 0.103
-    z = bitcast(cast(fma(cast(to_bits(a), x.dtype), -1 / 3, start), form.int), x.dtype)
+    z = bitcast(cast(fma(cast(to_bits(a), x.dtype), -1 / 3, start), form.integer), x.dtype)
     h = fma(-(a * z), z * z, 1.0)
     z = fma(z * h, polynomial(h, (1 / 3, 2 / 9, 14 / 81)), z)
     if x.dtype == F64:
@@ -100,4 +107,4 @@ def hypot(x: Value, y: Value) -> Value:
     scale = select(large, x.lift(down), select(small, x.lift(up), 1.0))
     unscale = select(large, x.lift(up), select(small, x.lift(down), 1.0))
     p, q = a * scale, b * scale
-    return select((a == INF) | (b == INF), INF, sqrt(fma(p, p, q * q)) * unscale)
+    return select((a == INF) | (b == INF), INF, root(fma(p, p, q * q)) * unscale)

@@ -166,7 +166,7 @@ def _reduce_huge(x: Value) -> tuple[Value, Value, Value]:
         r_low = rest - (r - product)
     r = select(fabs(x) < INF, r, NAN)
     negative = x < 0
-    n = bitcast(quadrant, form.int)
+    n = bitcast(quadrant, form.integer)
     return select(negative, -r, r), select(negative, -r_low, r_low), select(negative, -n, n)
 
 
