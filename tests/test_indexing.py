@@ -255,13 +255,14 @@ def test_slices_are_movement_not_gather() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_assigned_values_take_the_dtype(way: Callable[..., np.ndarray]) -> None:
     x = data((4,), "int32")
+    put = lambda value: lambda t: t.at[:].set(value)
     for value in (1.9, -1.9, np.float64(2.7), np.array([1.5, -2.5, 3.5, 0.5])):
         wanted = x.copy()
         wanted[:] = value
-        same(way(lambda t, v=value: t.at[:].set(v), x), wanted)
+        same(way(put(value), x), wanted)
     for value, error in ((1j, TypeError), (np.array(1j), TypeError), (2 ** 40, OverflowError), (float("nan"), ValueError)):
         with pytest.raises(error):
-            way(lambda t, v=value: t.at[0].set(v), x)
+            way(put(value), x)
     with pytest.raises(TypeError, match="does not fit a int32 tensor"):
         way(lambda t: t.at[0].add(1.5), x)
     with pytest.raises(ValueError, match="broadcast"):

@@ -1,6 +1,7 @@
 """The ways that a function of tensors runs, as functions of arrays; tests ask that all agree with NumPy.
 
 eager: NumPy does it at once. recorded: under a tape, through the primitives. traced: as a verified graph, replayed.
+compiled: as native code.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def traced(f: Callable[..., Any], *xs: np.ndarray) -> Any:
     return found[0] if single else found
 
 
-WAYS = [eager, recorded, traced]
+def compiled(f: Callable[..., Any], *xs: np.ndarray) -> Any:
+    return arrays(tj.function(f)(*map(tj.asarray, xs)))
+
+
+WAYS = [eager, recorded, traced, compiled]
 
 
 def same(found: Any, wanted: Any, rtol: float = 0, dtype: Any = None) -> None:

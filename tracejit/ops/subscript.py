@@ -78,6 +78,8 @@ def _item(item: Any) -> Any:
     elif isinstance(item, (Tensor, np.ndarray, list, tuple)) or hasattr(item, "__array__") or hasattr(item, "__tensor__"):
         tensor = as_tensor(item)
         known = _known(tensor)
+        if known is None and tensor.dtype.kind == "b" and state.trace is not None:
+            known = state.trace.observe(tensor)  # type: ignore[attr-defined]
         found = tensor if known is None else known
     elif hasattr(item, "__index__"):
         return item.__index__()

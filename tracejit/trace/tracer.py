@@ -26,6 +26,7 @@ from tracejit.tensor import Number, Tensor, evaluate, recording, state, wrap
 
 # A captured value of at most this many elements may be read by Python while tracing (`int(step)`); it is then guarded.
 GUARD_LIMIT = 64
+OBSERVE_LIMIT = 1 << 16  # elements of a value from outside that selects (a mask): it is compared at each call
 
 # Python numbers are traced in their own precision.
 NUMBER_DTYPES: dict[type, str] = {int: "int64", float: "float64", complex: "complex128"}
@@ -125,6 +126,7 @@ class Trace:
         """A value made by the traced code: a literal if it is a single number, else a constant that nobody writes."""
         if array.ndim == 0:
             return core.full(array.item(), (), array.dtype)
+        array = np.asarray(array, order="C")
         return wrap(self._add(CONSTANT, (), {"value": array}, Type(array.shape, array.dtype)))
 
     def _snapshot(self, array: np.ndarray) -> Node:
@@ -207,6 +209,24 @@ class Trace:
         for node in reachable([value]):  # type: ignore[list-item]
             if node in self.numbers:
                 self.needed[node] = self.numbers[node]
+        return found
+
+    def observe(self, tensor: Tensor) -> np.ndarray | None:
+        """The value of a tensor made of constants, Python numbers and small values from outside, all guarded; None for others."""
+        node = self.node_of(tensor)
+        if node.type.size > OBSERVE_LIMIT:  # type: ignore[union-attr]
+            return None
+        outside = {c.node: c for c in self.captured.values() if c.node.type.size <= OBSERVE_LIMIT}  # type: ignore[union-attr]
+        contents = {n: c.handle._value if isinstance(c.handle, Tensor) else c.handle for n, c in outside.items()}
+        known = {n: v for n, v in self._known.items() if v is not None}
+        found = self._compute(node, known | {n: v for n, v in contents.items() if isinstance(v, np.ndarray)})
+        if found is None:
+            return None
+        for n in reachable([node]):
+            if n in self.numbers:
+                self.needed[n] = self.numbers[n]
+            elif n in outside:
+                outside[n].guard = contents[n].copy()
         return found
 
     def _read_captured(self, tensor: Tensor, purpose: str) -> np.ndarray:

@@ -42,8 +42,12 @@ def _rule(node: Node, args: list[Any]) -> Tensor | None:
     values = [_value(a, literal) for a, literal in zip(args, literals)]
     if any(v is None for v in values):
         return None
-    value = np.asarray(quietly(node.op.eager, *values, **node.attrs))
-    return _uniform(value, node.shape) or state.trace.constant(np.array(value))  # type: ignore[union-attr]
+    try:
+        value = np.asarray(quietly(node.op.eager, *values, **node.attrs))
+    except IndexError:
+        return None  # an index out of range: the error belongs to the run
+    uniform = _uniform(value, node.shape)
+    return uniform if uniform is not None else state.trace.constant(np.array(value, order="C"))  # type: ignore[union-attr]
 
 
 def _literal(t: Tensor) -> np.ndarray | None:
