@@ -423,3 +423,57 @@ def test_zero_factors_keep_their_gradient() -> None:
     f = lambda v: t.at[np.array([0, 0])].multiply(v).sum()
     assert tj.grad(f)(tj.asarray([0.0, 5.0])).tolist() == [10, 0]
     assert tj.grad(f)(tj.asarray([0.0, 0.0])).tolist() == [0, 0]
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------------
+def test_compiled_indices_are_checked() -> None:
+    f = tj.function(lambda a, i: a[i])
+    assert f(tj.arange(5), tj.asarray(-1)).item() == 4
+    for wrong in (7, -6):
+        with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for axis 0 with size 5"):
+            f(tj.arange(5), tj.asarray(wrong))
+    with pytest.raises(IndexError, match="index 3 is out of bounds for axis 0 with size 3"):
+        tj.function(lambda a, i: a.at[i].set(0))(tj.arange(3), np.array([0, 3]))
+    assert f(tj.arange(5), 2).item() == 2 and f(tj.arange(5), 4).item() == 4
+
+
+def test_compiled_sums_into_repeated_places() -> None:
+    f = tj.function(lambda r, i: r.at[i].add(1.0))
+    found = f(tj.zeros(3), np.zeros(100_000, int))
+    assert found.tolist() == [100_000, 0, 0]
+    rng = np.random.default_rng(0)
+    places, values = rng.integers(0, 50, 20_000), rng.normal(size=20_000)
+    wanted = np.zeros(50)
+    np.add.at(wanted, places, values)
+    g = tj.function(lambda i, v: tj.zeros(50, "float64").at[i].add(v))
+    first = g(places, values).numpy()
+    np.testing.assert_allclose(first, wanted, rtol=1e-12)
+    np.testing.assert_array_equal(g(places, values).numpy(), first)
+
+
+def test_a_mask_from_outside_is_read_afresh() -> None:
+    keep = np.array([True, False, True])
+    f = tj.function(lambda t: t[keep] * 2)
+    assert f(tj.arange(3)).tolist() == [0, 4]
+    keep[1] = True
+    assert f(tj.arange(3)).tolist() == [0, 2, 4]
+    mask = tj.asarray([False, True, True])
+    g = tj.function(lambda t: t[~mask].sum())
+    assert g(tj.arange(3)).item() == 0
+    mask[2] = False
+    assert g(tj.arange(3)).item() == 2
+
+
+def test_writes_to_arguments_are_seen_by_the_caller() -> None:
+    @tj.function
+    def write(t: Tensor, i: int) -> None:
+        t[i] = -1
+        t[2:] += 10
+
+    t = tj.arange(5)
+    kept = t.copy()
+    write(t, 1)
+    assert t.tolist() == [0, -1, 12, 13, 14] and kept.tolist() == [0, 1, 2, 3, 4]
+    array = np.arange(5)
+    write(array, 0)
+    assert array.tolist() == [-1, 1, 12, 13, 14]
