@@ -83,7 +83,8 @@ def custom_gradient(f: Function) -> Function:
         watcher = GradientTape()
         with watcher:
             result, rule = _result_and_rule(f, f(*args, **kwargs))
-        variables = watcher.watched_variables()
+        passed = {id(x) for x in flatten(args)[0]}
+        variables = [v for v in watcher.watched_variables() if id(v) not in passed]
         if variables and not _takes_variables(rule):
             names = ", ".join(repr(v.name) for v in variables)
             raise TypeError(f"custom_gradient: {_name(f)} reads trainable variables ({names}), so its rule must take "
