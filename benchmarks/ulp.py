@@ -49,10 +49,11 @@ def compiled(function: Callable[..., Any], *dtypes: Any) -> Callable[..., np.nda
         inputs = [np.ascontiguousarray(a, v.dtype) for a, v in zip(arrays, values, strict=True)]
         outputs = [np.empty(inputs[0].shape, v.dtype) for v in results]
         slots = np.zeros(kernel.slots.count, np.int64)
-        slots[list(kernel.slots.extents)], slots[kernel.slots.block] = inputs[0].size, max(1, inputs[0].size)
+        slots[list(kernel.slots.extents)] = slots[kernel.slots.block] = inputs[0].size
         for (at, _), array in zip((*kernel.slots.reads, *kernel.slots.writes), (*inputs, *outputs), strict=True):
             slots[at] = array.ctypes.data
-        run(slots.ctypes.data, 0, 1)
+        if inputs[0].size:  # else there are no items
+            run(slots.ctypes.data, 0, 1)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return call
