@@ -48,7 +48,7 @@ def page() -> None:
 
     grad = tj.gradients_function(square)
     assert square(3.0) == 9.0
-    print(grad(3.0)[0])
+    print(grad(3.0))
 
     x = tj.Variable(2.0)
 

@@ -62,15 +62,14 @@ def main() -> None:
     assert len(lowered.kernels) == 1
 
     title("5. machine code: compiled once, for every size")
-    before = tj.stats().compiles
     compiled = f(x, scale)
     np.testing.assert_allclose(compiled.numpy(), eager.numpy(), rtol=1e-5, atol=1e-5)
     once = tj.stats().compiles
-    for n in (1, 7, 64, 1000):
+    for n in (7, 100, 1000):
         some = tj.asarray(random.normal(size=(n, 100)).astype("float32"))
         np.testing.assert_allclose(f(some, scale).numpy(), normalise(some, scale).numpy(), rtol=1e-4, atol=1e-5)
     assert tj.stats().compiles == once, "a new size compiles nothing"
-    print(f"compiled {once - before} kernel(s) for 5 sizes, traced {f.trace_count} time(s)")
+    print(f"4 sizes: traced {f.trace_count} time(s), kernels compiled by this process: {once}")
 
     title("6. explain: what happened, and why")
     print(tj.explain(f))

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import tracejit
+from tracejit.lower import mathlib
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -80,6 +81,18 @@ def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
+
+
+def test_accuracy_table_states_the_tested_bounds() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \|$", (ROOT / "docs/accuracy.md").read_text(), re.M)
+    assert {name: (float(a), float(b)) for name, a, b in rows} == {n: (b.f32, b.f64) for n, b in mathlib.BOUNDS.items()}
+
+
+def test_contributors_map_names_every_file() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    files = {p.relative_to(ROOT / "tracejit").as_posix() for p in (ROOT / "tracejit").rglob("*.py") if p.name != "__init__.py"}
+    missing = sorted(f for f in files if f"`{f.split('/')[-1]}`" not in text and f"`{f}`" not in text)
+    assert not missing, f"files that CONTRIBUTING.md does not place: {missing}"
 
 
 def test_readme_has_its_two_commands() -> None:
