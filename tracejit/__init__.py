@@ -1,6 +1,6 @@
 """tracejit: NumPy-like tensors that run eagerly, and a decorator that compiles the same code.
 
-In: `import tracejit as tj`. Out: the public names, and nothing else happens here. Read next: `function.py` for the pipeline.
+In: `import tracejit as tj`. Out: the public names; nothing else happens here. Read next: `function.py`, the pipeline.
 
 >>> import tracejit as tj
 >>> tj.matmul([[2.0]], [[2.0]])
@@ -32,6 +32,7 @@ from tracejit.dtypes import (
     uint64,
 )
 from tracejit.errors import GradientError, InternalError, LeakedTracerError, TraceJitError, TracerError
+from tracejit.explain import explain
 from tracejit.function import function, spec, stats
 from tracejit.gradients import (
     grad,

@@ -45,7 +45,7 @@ from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
-from tracejit.trace.signature import Call, Signature, flatten, is_array, leaf_key, unflatten
+from tracejit.trace.signature import Call, Leaf, Signature, describe, flatten, is_array, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
 
 if TYPE_CHECKING:
@@ -110,6 +110,20 @@ class Totals:
 _totals = Totals()
 
 
+@dataclass(slots=True)
+class Described:
+    """A call's arguments in words; holds none of them."""
+
+    parts: list[tuple[str, str]]  # name and type, or value, of each leaf and static argument
+    structure: str
+
+    @classmethod
+    def of(cls, call: Call, signature: Signature) -> Described:
+        parts = [(f"argument '{n}'", describe(x)) for n, x in zip(signature.leaf_names(call.spec), call.leaves)]
+        parts += [(f"static argument '{signature.names[k]}'", f"{call.values[k]!r:.80}") for k in signature.static]
+        return cls(parts, str(call.spec).removeprefix("PyTreeSpec(").split(", NoneIsLeaf")[0])
+
+
 def no_shortcut(args: tuple[Any, ...], instance: Any) -> Any:
     """The shortcut of a function that has none."""
     return MISS
@@ -124,9 +138,11 @@ class _Traces:
         self.by_arguments: dict[Hashable, tuple[list[Specialization], tuple[Any, ...]]] = {}  # short cut for plain calls
         self.history: deque[str] = deque(maxlen=MAX_HISTORY)
         self.count = 0
-        self.last: tuple[Call, Specialization] | None = None
+        self.last: Described | None = None  # the arguments of the last trace
         self.creations = 0
         self.shortcut: Shortcut = no_shortcut  # of the specialisation that ran last
+        self.unstable: set[str] = set()  # what traces themselves changed
+        self.warned_effects = False  # of writes from traced code
         self.warned = False  # of values that cannot be watched
 
 
@@ -265,13 +281,14 @@ class Function:
         while len(traces.by_key) > MAX_KEYS:
             traces.by_key.popitem(last=False)
             traces.by_arguments.clear()
-        traces.last = call, s
+        traces.last = Described.of(call, self.signature(before))
         return s, [c.handle for c in s.hidden]
 
     def _record(self, call: Call, before: tuple[Any, ...]) -> Specialization:
         signature = self.signature(before)
         with _trace_lock:
-            reach = Reach(self.python_function, self.name, before, dict(zip(signature.names, call.values)))
+            reach = Reach(self.python_function, self.name, before, dict(zip(signature.names, call.values)),
+                          self._traces.unstable)
             try:
                 found = record(self.python_function, call, signature, self.name, reach, *before)
             except RecursionError as error:
@@ -280,6 +297,10 @@ class Function:
                 rebound = reach.check_rebound()
         if rebound is not None:
             raise rebound
+        if reach.effects and not self._traces.warned_effects:
+            self._traces.warned_effects = True
+            warnings.warn(f"{self.name} writes {', '.join(reach.effects)}; that happens once per trace, not at each call. Keep state in a "
+                          f"Variable, or return it", stacklevel=_user_depth())
         if reach.blind and not self._traces.warned:
             self._traces.warned = True
             listed = "; ".join(f"{label}: {why}" for label, why in reach.blind.items())
@@ -293,23 +314,13 @@ class Function:
         same = self._traces.by_key.get(call.key)
         if same:
             return same[0].difference(call.leaves, before[0] if before else None) + at
-        if self._traces.last is None:
+        last = self._traces.last
+        if last is None:
             return "first call" + at
-        old, _ = self._traces.last
-        signature = self.signature(before)
-        (old_spec, old_keys, old_static), (spec, keys, static) = old.key, call.key  # type: ignore[misc]
-        if old_spec == spec:
-            names = signature.leaf_names(spec)
-            changes = [f"argument '{n}' {_key_text(a)} -> {_key_text(b)}" for n, a, b in zip(names, old_keys, keys) if a != b]
-        else:
-            changes = ["the arguments' structure changed"]
-            for k in signature.traced:
-                a, b = flatten(old.values[k]), flatten(call.values[k])
-                if a[1] != b[1]:
-                    changes = [f"argument '{signature.names[k]}' structure {_spec_text(a[1])} -> {_spec_text(b[1])}"]
-        for k, a, b in zip(signature.static, old_static, static):
-            if a != b:
-                changes.append(f"static argument '{signature.names[k]}' {old.values[k]!r:.60} -> {call.values[k]!r:.60}")
+        new = Described.of(call, self.signature(before))
+        changes = [f"{n} {a} -> {b}" for (n, a), (m, b) in zip(last.parts, new.parts) if a != b or n != m]
+        if len(last.parts) != len(new.parts):
+            changes = [f"the arguments' structure {last.structure} -> {new.structure}"]
         return (", ".join(changes) or "dropped from the cache before") + at
 
     def _check_types(self, call: Call) -> None:
@@ -352,6 +363,15 @@ class Function:
     def trace_count(self) -> int:
         """How often the Python function has been traced."""
         return self._traces.count
+
+    @property
+    def history(self) -> list[str]:
+        """The reason of each trace, oldest first."""
+        return list(self._traces.history)
+
+    def views(self) -> list[Function]:
+        """The traces of each living instance, if this is a method."""
+        return [view for _, view in list(self._instances.values())]
 
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph of a call, before any pass. Nothing is run or kept."""
@@ -401,7 +421,7 @@ class Function:
             self._traces.by_arguments.clear()
             self._traces.shortcut = no_shortcut
             self._traces.count, self._traces.history, self._traces.creations = count, history, creations
-        for _, (_, view) in list(self._instances.items()):
+        for view in self.views():
             view.cache_clear()
 
     # -- methods -------------------------------------------------------------------------------------------------------------
@@ -563,7 +583,7 @@ def _user_depth() -> int:
 
 # -- types in place of arguments --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Leaf):
     """A shape, whose dims may be None (free), and a dtype."""
 
     shape: tuple[int | None, ...]
@@ -664,19 +684,3 @@ class Lowered:
         parts += [f"# kernel {k.name}: {', '.join(k.ops)}\n{k.code}" for k in self.kernels]
         parts += ["# buffers\n" + "\n".join(f"{k}: {b.role} {Type(b.shape, b.dtype)!r}" for k, b in enumerate(self.plan.buffers))]
         return "\n".join(parts)
-
-
-def _key_text(key: Any) -> str:
-    """One leaf's key, for a retrace reason."""
-    if isinstance(key, type):
-        return f"a Python {key.__name__}"
-    if isinstance(key, tuple) and len(key) == 4 and isinstance(key[1], tuple):
-        return f"{Type(key[1], key[2])!r}" + (f" with strides {key[3]}" if key[3] else "")
-    if isinstance(key, tuple) and len(key) == 2:
-        return f"{Type((), key[1])!r}" if key[0] is np.generic else f"{key[1]!r:.60}"
-    return f"{key!r:.60}"
-
-
-def _spec_text(spec: Any) -> str:
-    text = str(spec)
-    return text.removeprefix("PyTreeSpec(").split(", NoneIsLeaf")[0]

@@ -30,6 +30,7 @@ MAX_REFS = 256  # objects one value may be
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
+_MUTATORS = frozenset(("append", "extend", "insert", "add", "update", "clear", "discard", "remove", "appendleft"))
 
 # Code that is not followed: the standard library, numeric packages, and the parts of this package that users do not build with.
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -95,6 +96,7 @@ class Reading:
     whole: dict[str, Ref] = field(default_factory=dict)  # containers compared as a whole
     arrays: dict[str, Ref] = field(default_factory=dict)  # tensors, variables, arrays
     objects: dict[str, Ref] = field(default_factory=dict)  # everything else that was passed through
+    stores: dict[str, tuple[Ref, str]] = field(default_factory=dict)  # places that may be assigned: as they were, and the line
     blind: dict[str, str] = field(default_factory=dict)  # what could not be followed, and why
 
 
@@ -275,7 +277,9 @@ class Analyst:
                 return ()
             return self.note(Ref(code, x.__dict__[name], label, x, name))
         if isinstance(x, _CONTAINERS):
-            self.whole(item)  # a method of the container
+            if name in _MUTATORS:  # changes it, but reads nothing
+                return ()
+            self.whole(item)
             return self.elements((item,))
         if isinstance(x, type):
             for c in x.__mro__:
@@ -433,7 +437,7 @@ class _Walk:
         self.stack: list[Value] = []
         self.results: list[Value] = []
         self.keywords: Sequence[str] = ()
-        self.names: dict[str, Value] = {}
+        self.line = code.co_firstlineno
 
     def run(self) -> Value:
         instructions = list(dis.get_instructions(self.code))
@@ -447,6 +451,7 @@ class _Walk:
                         self.stack = list(other)
                     elif len(other) == len(self.stack):
                         self.stack = [_union(a, b) if a != b else a for a, b in zip(self.stack, other)]
+                self.line = (i.positions.lineno if i.positions is not None else None) or self.line
                 falls = self._step(i)
                 if i.opcode in _JUMPS and isinstance(i.argval, int) and i.argval > i.offset:
                     at_label.setdefault(i.argval, list(self.stack))
@@ -470,6 +475,9 @@ class _Walk:
         for v in values:
             for item in v:
                 self.analyst.whole(item)
+
+    def _store(self, ref: Ref) -> None:
+        self.analyst.reading.stores.setdefault(ref.code, (ref, f"{self.code.co_filename}:{self.line}"))
 
     def load_global(self, name: str) -> Value:
         scope = self.scope
@@ -495,8 +503,9 @@ class _Walk:
         elif op in ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_DEREF", "STORE_FAST_MAYBE_NULL"):
             for name in i.argval if isinstance(i.argval, tuple) else (i.argval,):
                 value = self.pop()
-                if op == "STORE_DEREF":
-                    self.scope.get(name)
+                for item in self.scope.get(name) if op == "STORE_DEREF" else ():
+                    if isinstance(item, Ref) and isinstance(item.owner, types.CellType) and item.label == name:
+                        self._store(item)
                 self.scope.add(name, value)
         elif op in ("LOAD_GLOBAL", "LOAD_NAME"):
             null = op == "LOAD_GLOBAL" and i.arg is not None and i.arg & 1
@@ -505,7 +514,8 @@ class _Walk:
             self.push(self.load_global(i.argval))
         elif op == "STORE_GLOBAL":
             self.pop()
-            self.load_global(i.argval)
+            globals_ = self.scope.globals
+            self._store(Ref(f"{self.scope.globals_code}[{i.argval!r}]", globals_.get(i.argval), i.argval, globals_, i.argval))
         elif op in ("LOAD_CONST", "LOAD_SMALL_INT"):
             self.push((Const(i.argval),))
         elif op in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -522,7 +532,15 @@ class _Walk:
         elif op == "STORE_ATTR":
             owner, _ = self.pop(), self.pop()
             for item in owner:
-                a.attribute(item, i.argval)
+                if isinstance(item, Ref):
+                    now = getattr(item.value, "__dict__", {}).get(i.argval)
+                    self._store(Ref(f"{item.code}.{i.argval}", now, f"{item.label}.{i.argval}", item.value, i.argval))
+        elif op == "STORE_SUBSCR":
+            key, owner, _ = self.pop(), self.pop(), self.pop()
+            for item in owner:
+                if isinstance(item, Ref) and isinstance(item.value, dict) and key and isinstance(key[0], Const):
+                    k = key[0].value
+                    self._store(Ref(f"{item.code}[{k!r}]", item.value.get(k), f"{item.label}[{k!r}]", item.value, k))
         elif op == "BINARY_SUBSCR" or (op == "BINARY_OP" and i.argrepr == "[]"):
             key, container = self.pop(), self.pop()
             if key and isinstance(key[0], Const) and not isinstance(key[0].value, slice):

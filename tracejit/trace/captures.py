@@ -30,8 +30,13 @@ _IDENTIFIER = re.compile(r"(?<![\w.'\"])([a-z]\d+)\b")
 class Reach:
     """What one function reads from outside, found just before it is traced."""
 
-    def __init__(self, function: Callable[..., Any], name: str, before: Sequence[Any] = (), arguments: dict[str, Any] | None = None):
+    def __init__(self, function: Callable[..., Any], name: str, before: Sequence[Any] = (), arguments: dict[str, Any] | None = None,
+                 unstable: set[str] | None = None):
+        """unstable: labels of what earlier traces of the function changed; updated."""
         self.name = name
+        self._unstable = set() if unstable is None else unstable
+        self.effects: list[str] = []  # "count at file.py:3": what the trace changed
+        self._instance = before[0] if before else None
         roots: dict[str, Any] = {}
         given: dict[str, Ref] = {}
         for k, (parameter, value) in enumerate((arguments or {}).items()):
@@ -80,11 +85,39 @@ class Reach:
             found = known.get(id(x._value))
         return found
 
+    def settle(self) -> None:
+        """After the trace: note what it changed itself, and do not watch what would change with every trace.
+
+        A number that traced code counts up is not watched. Anything else (an attribute filled once) is, so that the next call
+        sees it; unless a second trace changes it again.
+        """
+        changed: set[str] = set()
+        for ref, where in self.reading.stores.values():
+            now = _current(ref)
+            if now is not ref.value and _differs(now, ref.value) and not hasattr(now, "assign_add"):
+                self.effects.append(f"{ref.label} at {where}")
+                changed.add(ref.code)
+        space = dict(self.reading.roots)
+        for code in [*self._plain, *self._snapshots]:
+            value = self._plain.get(code, _MISSING)
+            counted = isinstance(value, (int, float, complex)) and not isinstance(value, bool)
+            if code not in changed and code not in self._snapshots:
+                continue
+            try:
+                differs = code in changed or snapshot(eval(code, space, {"S": self._instance})) != self._snapshots[code]
+            except Exception:
+                differs = True
+            if differs and (counted or self._labels[code] in self._unstable):
+                self._plain.pop(code, None)
+                self._snapshots.pop(code, None)
+            elif differs:
+                self._unstable.add(self._labels[code])
+
     def check_rebound(self) -> TracerError | None:
         """Put Variables back that the trace replaced by tensors; the error for the first of them."""
         error: TracerError | None = None
-        for ref in self.reading.arrays.values():
-            if ref.owner is None or not hasattr(ref.value, "assign_add"):
+        for ref, _ in self.reading.stores.values():
+            if not hasattr(ref.value, "assign_add"):
                 continue
             now = _current(ref)
             if now is not ref.value and isinstance(now, Tensor) and not hasattr(now, "assign_add") and isinstance(now._value, Node):

@@ -26,11 +26,12 @@ import numpy as np
 import optree
 
 from tracejit import dtypes
-from tracejit.ir import Node
+from tracejit.ir import Node, Type
 from tracejit.tensor import Tensor
 
 NAMESPACE = "tracejit"
-optree.dict_insertion_ordered(True, namespace=NAMESPACE).__enter__()  # dicts keep their order, for our namespace only
+_ordered = optree.dict_insertion_ordered(True, namespace=NAMESPACE)  # dicts keep their order, in our namespace only
+_ordered.__enter__()  # and for good
 
 _FLAT = frozenset((Tensor, np.ndarray, bool, int, float, complex, str, type(None)))  # leaves for sure
 
@@ -57,8 +58,14 @@ def leaf_names(spec: Any, root: str) -> list[str]:
     return [a.codify(root) for a in optree.treespec_accessors(spec)]
 
 
+class Leaf:
+    """Base of dataclasses that are values, not containers."""
+
+    __slots__ = ()
+
+
 def _is_record(x: Any) -> bool:
-    return not isinstance(x, type) and (dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__"))
+    return not isinstance(x, (type, Leaf)) and (dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__"))
 
 
 def _register(cls: type) -> None:
@@ -118,6 +125,18 @@ def leaf_key(x: Any) -> Hashable:
     return (np.generic, x.dtype) if isinstance(x, np.generic) else (np.ndarray, *array_key(x))
 
 
+def describe(x: Any) -> str:
+    """A leaf as its key sees it, in words."""
+    if is_number(x):
+        return f"a Python {x.__class__.__name__}"
+    if not is_array(x):
+        return f"{x!r:.80}"
+    value = x._value if isinstance(x, Tensor) else np.asarray(x)
+    kind = "" if x.__class__ is Tensor else f"{x.__class__.__name__} "
+    strides = f" with strides {value.strides}" if isinstance(value, np.ndarray) and not value.flags.c_contiguous else ""
+    return f"{kind}{Type(value.shape, value.dtype)!r}{strides}"
+
+
 def frozen(x: Any) -> Hashable:
     """A hashable snapshot that equals another one only if the values are alike, types included. TypeError if `x` has none."""
     cls = x.__class__
@@ -131,6 +150,8 @@ def frozen(x: Any) -> Hashable:
         return cls, tuple((frozen(k), frozen(v)) for k, v in x.items())
     if cls is set or cls is frozenset:
         return cls, frozenset(map(frozen, x))
+    if cls is slice:
+        return cls, frozen(x.start), frozen(x.stop), frozen(x.step)
     if isinstance(x, (Tensor, np.ndarray)):
         raise ArgumentError("an array")
     if _is_record(x) and cls.__hash__ is None:

@@ -288,6 +288,7 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
         elif id(handle) in place:
             writes.append(Write(-1, place[id(handle)], output(new)))
     graph = trace.finish(outputs)
+    reach.settle()
     hidden_nodes = {c.node for c in hidden}
     position = {n: k for k, n in starts.items()}
     ordered = sorted(graph.inputs, key=lambda n: n in hidden_nodes)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracejit.ir import CONSTANT, Graph, Node, Type, reachable
+from tracejit.ir import Graph, Node, Type, reachable
 from tracejit.tensor import Tensor, evaluate, recording, taping
 from tracejit.trace.autodiff import Key, Recording, accumulate, backward, differentiable
+from tracejit.trace.passes.cse import cse
+from tracejit.trace.residuals import residuals
 from tracejit.trace.tracer import Trace
 
 
@@ -50,11 +52,9 @@ def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Gra
     inputs.
 
     `backward.notes["cotangents"]` holds the positions of the inputs that its outputs belong to; the others get none.
-    Residuals are the frontier between what does not depend on cotangents and what does, moved towards the inputs
-    through ops that only repeat, reorder or widen, and through cheap arithmetic on values that are at hand, so that
-    few and small things are saved. A residual may be an input or an output of `graph`.
+    Which values are residuals is decided by `residuals.py`; one may be an input or an output of `graph`.
     """
-    joint = pullback(graph, seeded)
+    joint = cse(pullback(graph, seeded))
     n_in, n_out = len(graph.inputs), len(graph.outputs)
     primals, cotangents = joint.inputs[:n_in], joint.inputs[n_in:]
     outputs, results = joint.outputs[:n_out], joint.outputs[n_out:]
@@ -65,23 +65,14 @@ def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Gra
             linear.add(node)
     wanted = reachable(results)
     later = {n for n in joint.nodes if n in linear and n in wanted}
-    frontier = [i for n in joint.nodes if n in later for i in n.inputs if i not in linear]
-    saved: set[Node] = set()
-    pending = [*frontier, *(n for n in results if n not in linear)]
-    while pending:
+    read = {i for n in later for i in n.inputs if i not in linear} | {n for n in results if n not in linear}
+    saved = residuals([n for n in joint.nodes if n not in linear], set(primals), set(outputs), read)
+    pending = list(read)
+    while pending:  # what is not saved is computed again
         node = pending.pop()
-        if node in later or node in saved:
-            continue
-        if _only_moves(node):
+        if node not in saved and node not in later:
             later.add(node)
             pending.extend(node.inputs)
-        else:
-            saved.add(node)
-    for node in reversed(joint.nodes):  # x > 0 is not worth saving where x is at hand
-        if node in saved and _cheap(node) and all(i in saved or i in later or i in primals for i in node.inputs):
-            saved.remove(node)
-            saved.update(i for i in node.inputs if i not in later)
-            later.add(node)
 
     kept = tuple(n for n in (*joint.inputs, *joint.nodes) if n in saved)
     needed = reachable((*outputs, *kept))
@@ -90,24 +81,6 @@ def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Gra
     second = _copied((*kept, *cotangents), body, results, f"{graph.name}_backward")
     second.notes["cotangents"] = joint.notes["cotangents"]
     return first, second
-
-
-def _only_moves(node: Node) -> bool:
-    """Whether the backward program should redo this op rather than have its result saved."""
-    if node.op is CONSTANT or (node.op.kind == "source" and not node.inputs and node.op.scalar is not None):
-        return True
-    if isinstance(node.type, tuple) or len(node.inputs) != 1:
-        return False
-    return (node.op.kind == "movement" or node.op.name == "cast") and _nbytes(node.inputs[0]) <= _nbytes(node)
-
-
-def _cheap(node: Node) -> bool:
-    return node.op.kind == "elementwise" and node.op.cost <= 2
-
-
-def _nbytes(node: Node) -> int:
-    assert isinstance(node.type, Type)
-    return node.type.size * node.type.dtype.itemsize
 
 
 def _copied(inputs: tuple[Node, ...], nodes: tuple[Node, ...], outputs: tuple[Node, ...], name: str) -> Graph:
