@@ -21,7 +21,8 @@ PICTURES = {
 
 
 def run(*command: str) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=300, env=ENVIRONMENT)
+    full = [sys.executable, *command]
+    done = subprocess.run(full, capture_output=True, text=True, cwd=ROOT, timeout=300, env=ENVIRONMENT)
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
