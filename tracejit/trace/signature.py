@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -65,16 +66,20 @@ class Leaf:
 
 
 def _is_record(x: Any) -> bool:
-    return not isinstance(x, (type, Leaf)) and (dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__"))
+    return not isinstance(x, (type, Leaf)) and (
+        dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__") or isinstance(x, types.SimpleNamespace))
 
 
 def _register(cls: type) -> None:
-    """Teach optree a dataclass or attrs class: its fields are children; other instance attributes do not survive."""
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else cls.__attrs_attrs__  # type: ignore[attr-defined]
-    names = tuple(f.name for f in fields)
+    """Teach optree a dataclass, attrs class or namespace: its fields are children; other instance attributes do not survive."""
+    fixed: tuple[str, ...] | None = None
+    if dataclasses.is_dataclass(cls):
+        fixed = tuple(f.name for f in dataclasses.fields(cls))
+    elif hasattr(cls, "__attrs_attrs__"):
+        fixed = tuple(f.name for f in cls.__attrs_attrs__)
 
     def take_apart(x: Any) -> tuple[Any, Any, Any]:
-        present = tuple(n for n in names if hasattr(x, n))
+        present = tuple(vars(x)) if fixed is None else tuple(n for n in fixed if hasattr(x, n))
         return tuple(getattr(x, n) for n in present), present, present
 
     def put_together(present: tuple[str, ...], children: Iterable[Any]) -> Any:

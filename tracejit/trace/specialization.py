@@ -97,8 +97,9 @@ class Specialization:
         changed = self.watch.difference(instance)
         if changed:
             return changed
-        for c, (shape, dtype, strides, contents) in zip(self.hidden, self.expected):
-            value = current(c.handle)
+        handles = self.watch.read(instance) or ()
+        for c, handle, (shape, dtype, _, contents) in zip(self.hidden, handles, self.expected):
+            value = current(handle)
             old, new = Type(shape, dtype), Type(value.shape, value.dtype)
             if old != new:
                 return f"captured {c.node.name} {old!r} -> {new!r}"

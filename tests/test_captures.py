@@ -1,0 +1,728 @@
+"""Values from outside: closures, globals, attributes; guarded, read afresh, written back."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracejit as tj
+from tracejit.trace.captures import Reach, snapshot
+
+K: dict[str, Any] = {"s": 3.0, "deep": {"list": [1.0, 2.0]}}
+SCALE = 2.0
+W = None
+STATE: Any = None
+settings = types.SimpleNamespace(rate=2.0, name="add")
+
+
+def x() -> tj.Tensor:
+    return tj.asarray(np.array([1, 2, 3], "f4"))
+
+
+def ones() -> np.ndarray:
+    return np.array([1, 2, 3], "f4")
+
+
+def same(t: Any, array: Any) -> None:
+    np.testing.assert_allclose(np.asarray(t), array, rtol=1e-6)
+
+
+def helper(a: Any) -> Any:
+    return a * SCALE
+
+
+def default_helper(a: Any, k: float = 2.0) -> Any:
+    return a * k
+
+
+# -- globals and closures --------------------------------------------------------------------------------------------------
+def test_a_global_dict() -> None:
+    f = tj.function(lambda a: a * K["s"])
+    for s in (3.0, 30.0, 3.0, 30.0):
+        K["s"] = s
+        same(f(x()), ones() * s)
+    assert f.trace_count == 2
+    assert "K['s'] 3.0 -> 30.0" in f.history[1]
+
+
+def test_a_global_number_in_a_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = tj.function(lambda a: helper(a) + 1)
+    for s in (2.0, 5.0, -1.0):
+        monkeypatch.setitem(globals(), "SCALE", s)
+        same(f(x()), ones() * s + 1)
+
+
+def test_a_helper_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = tj.function(lambda a: helper(a))
+    same(f(x()), 2 * ones())
+    monkeypatch.setitem(globals(), "helper", lambda a: a - 1)
+    same(f(x()), ones() - 1)
+
+
+def test_a_helper_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = tj.function(lambda a: default_helper(a))
+    same(f(x()), 2 * ones())
+    monkeypatch.setattr(default_helper, "__defaults__", (7.0,))
+    same(f(x()), 7 * ones())
+
+
+def test_nested_containers_and_objects() -> None:
+    def f(a):
+        for v in K["deep"]["list"]:
+            a = a * v
+        return a + len(settings.name)
+
+    g = tj.function(f)
+    for values, name in [([1.0, 2.0], "add"), ([1.0, 3.0], "add"), ([2.0], "add"), ([2.0], "longer"), ([], "")]:
+        K["deep"]["list"] = values
+        settings.name = name
+        same(g(x()), f(ones()))
+
+
+@pytest.mark.parametrize("kind", ["key", "items", "values", "sum", "unpack", "star", "comprehension", "slice", "in"])
+def test_containers_used_as_a_whole(kind: str) -> None:
+    table = {"u": 1.0, "v": 2.0}
+    numbers = [1.0, 2.0]
+
+    def add(a, u, v):
+        return a * u + v
+
+    uses = {
+        "key": lambda a, k="u": a * table[k],
+        "items": lambda a: sum(a * v for _, v in table.items()),
+        "values": lambda a: sum(a * v for v in table.values()),
+        "sum": lambda a: a * sum(numbers),
+        "unpack": lambda a: (lambda p: a * p[0] + p[1])(numbers),
+        "star": lambda a: add(a, **table),
+        "comprehension": lambda a: a * sum([v * 2 for v in numbers]),
+        "slice": lambda a: a * numbers[:1][0],
+        "in": lambda a: a * 2 if 9.0 in numbers else a,
+    }
+    f = uses[kind]
+    g = tj.function(f)
+    for u in (1.0, 5.0, 9.0):
+        table["u"] = numbers[0] = u
+        same(g(x()), f(ones()))
+    g(x())
+    assert g.trace_count == 3
+
+
+def test_closures() -> None:
+    def make() -> tuple[Any, Any]:
+        k = 2.0
+
+        def f(a):
+            return a * k
+
+        def change(v):
+            nonlocal k
+            k = v
+
+        return f, change
+
+    f, change = make()
+    g = tj.function(f)
+    for v in (2.0, 3.0, 4.0):
+        change(v)
+        same(g(x()), ones() * v)
+    g(x())
+    assert g.trace_count == 3
+
+
+def test_strings_bools_and_none_choose_branches() -> None:
+    o = types.SimpleNamespace(mode="up", on=True, extra=None)
+
+    def f(a):
+        a = a + 1 if o.mode == "up" else a - 1
+        a = a * 2 if o.on else a
+        return a if o.extra is None else a + o.extra
+
+    g = tj.function(f)
+    for mode, on, extra in [("up", True, None), ("down", True, None), ("down", False, None), ("down", False, 5.0), ("up", True, None)]:
+        o.mode, o.on, o.extra = mode, on, extra
+        same(g(x()), f(ones()))
+
+
+def test_a_name_that_appears_later() -> None:
+    o = types.SimpleNamespace()
+
+    def f(a):
+        return a * o.k if hasattr(o, "k") else a + getattr(o, "b", 10.0)
+
+    g = tj.function(f)
+    same(g(x()), ones() + 10)
+    o.b = 20.0
+    same(g(x()), ones() + 20)
+    o.k = 3.0
+    same(g(x()), ones() * 3)
+    del o.k
+    same(g(x()), ones() + 20)
+
+
+# -- captured tensors and arrays ----------------------------------------------------------------------------------------------
+def test_a_captured_tensor_is_read_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "W", tj.ones(3))
+    f = tj.function(lambda a: a * W)
+    for k in range(4):
+        monkeypatch.setitem(globals(), "W", tj.ones(3) * k)
+        same(f(x()), ones() * k)
+    assert f.trace_count == 1
+    monkeypatch.setitem(globals(), "W", tj.ones((2, 3)))
+    assert f(x()).shape == (2, 3)
+    assert f.trace_count == 2 and "captured W f32[3] -> f32[2, 3]" in f.history[1]
+
+
+def test_a_captured_numpy_array_is_read_afresh() -> None:
+    w = np.ones(3, "f4")
+    f = tj.function(lambda a: a * w)
+    same(f(x()), ones())
+    w[:] = 5
+    same(f(x()), 5 * ones())
+    w = np.full(3, 7, "f4")
+    same(f(x()), 7 * ones())
+    assert f.trace_count == 1
+
+
+def test_arrays_made_inside_are_values_of_their_time() -> None:
+    @tj.function
+    def f(a):
+        t = np.zeros(3, "f4")
+        b = a + t
+        t += 1
+        return b, a + t
+
+    for _ in range(2):
+        b, c = f(x())
+        same(b, ones())
+        same(c, ones() + 1)
+
+
+def test_arrays_in_containers_and_objects() -> None:
+    class Layer:
+        def __init__(self, w):
+            self.w = w
+
+        def __call__(self, a):
+            return a * self.w
+
+    layers = [Layer(tj.ones(3)), Layer(np.full(3, 2, "f4"))]
+    model = {"layers": layers, "bias": (tj.ones(3),)}
+
+    def f(a):
+        for layer in model["layers"]:
+            a = layer(a)
+        for name in ("bias",):
+            a = a + model[name][0]
+        return a
+
+    g = tj.function(f)
+    same(g(x()), ones() * 2 + 1)
+    layers[0].w = tj.ones(3) * 10
+    layers[1].w[:] = 3
+    model["bias"] = (tj.ones(3) * 4,)
+    same(g(x()), ones() * 30 + 4)
+    assert g.trace_count == 1
+    layers.append(Layer(tj.ones(3) * 2))
+    same(g(x()), ones() * 60 + 4)
+    assert g.trace_count == 2
+
+
+def test_a_tensor_found_by_no_path() -> None:
+    """A call that cannot be followed: the handle itself is the hidden input."""
+    store = {id(K): tj.ones(3)}
+    get = operator_like(store)
+    f = tj.function(lambda a: a * get())
+    same(f(x()), ones())
+    t = store[id(K)]
+    t *= 3
+    same(f(x()), 3 * ones())
+    assert f.trace_count == 1
+
+
+def operator_like(store: dict[int, Any]) -> Any:
+    return functools.partial(lambda s: next(iter(s.values())), store)
+
+
+def test_large_captured_arrays_are_not_baked_in() -> None:
+    big = np.random.default_rng(0).random((300, 300))
+    f = tj.function(lambda v: big @ v)
+    v = np.ones(300)
+    np.testing.assert_allclose(f(v).numpy(), big @ v)
+    graph = f.trace(v)
+    assert len(graph.inputs) == 2 and not any(n.op.name == "constant" for n in graph.nodes)
+
+
+def test_python_code_that_looks_at_a_captured_value_guards_it() -> None:
+    n = tj.asarray(2)
+    f = tj.function(lambda a: a * tj.ones((int(n), 3)).sum(axis=0))
+    same(f(x()), 2 * ones())
+    n += 1
+    same(f(x()), 3 * ones())
+    same(f(x()), 3 * ones())
+    assert f.trace_count == 2
+
+
+# -- writes ---------------------------------------------------------------------------------------------------------------------
+def test_captured_handles_that_are_written() -> None:
+    t, v = tj.zeros(3), tj.Variable(1.0)
+
+    @tj.function
+    def f(a):
+        nonlocal t
+        t += a
+        v.assign(v * 2)
+        t[0] = v
+        return t * v
+
+    want_t, want_v = np.zeros(3), 1.0
+    for _ in range(4):
+        want_t, want_v = want_t + ones(), want_v * 2
+        want_t[0] = want_v
+        same(f(x()), want_t * want_v)
+        same(t, want_t)
+        same(v, want_v)
+    assert f.trace_count == 1
+
+
+def test_reads_and_writes_keep_their_order() -> None:
+    v = tj.Variable(1.0)
+
+    @tj.function
+    def f(a):
+        before = v.read_value()
+        v.assign_add(a)
+        middle = v + 0
+        v.assign(v * 10)
+        return before, middle, v.read_value()
+
+    assert [float(t) for t in f(2.0)] == [1, 3, 30]
+    assert [float(t) for t in f(2.0)] == [30, 32, 320]
+
+
+def test_variables_swap() -> None:
+    p, q = tj.Variable([1.0]), tj.Variable([2.0])
+
+    @tj.function
+    def swap():
+        a, b = p.read_value(), q.read_value()
+        p.assign(b)
+        q.assign(a)
+
+    for k in range(3):
+        assert swap() is None
+        assert (float(p[0]), float(q[0])) == ((2.0, 1.0) if k % 2 == 0 else (1.0, 2.0))
+
+
+def test_a_failing_trace_leaves_handles_as_they_were() -> None:
+    v = tj.Variable(1.0)
+
+    @tj.function
+    def f(a):
+        v.assign(a)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        f(2.0)
+    assert float(v) == 1.0 and f.trace_count == 0
+
+
+GLOBAL_VARIABLE: Any = None
+
+
+def test_rebinding_a_variable_is_an_error_that_says_what_to_do() -> None:
+    global GLOBAL_VARIABLE
+    GLOBAL_VARIABLE = v = tj.Variable(0.0)
+
+    @tj.function
+    def f(a):
+        global GLOBAL_VARIABLE
+        GLOBAL_VARIABLE = GLOBAL_VARIABLE + a
+        return GLOBAL_VARIABLE
+
+    with pytest.raises(tj.TracerError, match="GLOBAL_VARIABLE is a Variable and was rebound to a tensor; use GLOBAL_VARIABLE.assign_add"):
+        f(1.0)
+    assert GLOBAL_VARIABLE is v
+
+
+def test_rebinding_through_closures_and_attributes() -> None:
+    v = tj.Variable(0.0)
+
+    class Model:
+        w = tj.Variable(1.0)
+
+        def __init__(self):
+            self.w = tj.Variable(2.0)
+
+        @tj.function
+        def step(self, a):
+            self.w = self.w * a
+            return self.w
+
+    def f(a):
+        nonlocal v
+        v = a * 2.0
+        return v
+
+    with pytest.raises(tj.TracerError, match=r"self\.w is a Variable and was rebound"):
+        Model().step(2.0)
+    with pytest.raises(tj.TracerError, match="v is a Variable and was rebound"):
+        tj.function(f)(1.0)
+    assert isinstance(v, tj.Variable)
+
+
+# -- Variables made inside -----------------------------------------------------------------------------------------------------
+def test_create_once() -> None:
+    class Dense:
+        def __init__(self):
+            self.w = None
+            self.made = 0
+
+        @tj.function
+        def __call__(self, a):
+            if self.w is None:
+                self.w = tj.Variable(tj.ones(3) * 2, name="w")
+            self.w.assign_add(tj.ones(3))
+            return a * self.w
+
+    m = Dense()
+    for k in range(4):
+        same(m(x()), ones() * (3 + k))
+    assert m.__call__.trace_count == 2
+    other = Dense()
+    same(other(x()), ones() * 3)
+
+
+def test_create_once_with_a_random_start() -> None:
+    class Model:
+        w = None
+
+        def plain(self, a):
+            if self.w is None:
+                self.w = tj.Variable(tj.random.normal((3,)))
+            return a * self.w + tj.random.uniform((3,))
+
+        run = tj.function(plain)
+
+    tj.random.seed(3)
+    m = Model()
+    want = [m.plain(x()).numpy() for _ in range(3)]
+    tj.random.seed(3)
+    m = Model()
+    got = [m.run(x()).numpy() for _ in range(3)]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_local_variable_is_an_error_with_its_line() -> None:
+    @tj.function
+    def f(a):
+        w = tj.Variable(1.0)
+        w.assign_add(a)
+        return w.read_value()
+
+    for _ in range(2):
+        with pytest.raises(tj.TracerError, match=rf"Variable created at .*{__file__.rsplit('/', 1)[-1]}:\d+, inside f, is not kept"):
+            f(1.0)
+
+
+def test_a_second_creation_is_an_error_with_its_line() -> None:
+    kept: list[Any] = []
+
+    @tj.function
+    def f(a):
+        kept.append(tj.Variable(1.0))
+        return a * kept[-1]
+
+    f(1.0)
+    with pytest.raises(tj.TracerError, match="is a second one"):
+        f(1.0)
+
+
+def test_a_variable_that_starts_from_an_argument_is_an_error() -> None:
+    class M:
+        w = None
+
+        @tj.function
+        def __call__(self, a):
+            if self.w is None:
+                self.w = tj.Variable(a * 2)
+            return self.w * a
+
+    with pytest.raises(tj.TracerError, match=r"its first value depends on argument 'a'"):
+        M()(x())
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------------------
+class Model:
+    k = 2.0
+
+    def __init__(self):
+        self.w = tj.ones(3)
+        self.children: list[Any] = []
+
+    @property
+    def twice(self):
+        return self.k * 2
+
+    @staticmethod
+    def plus(a, b):
+        return a + b * SCALE
+
+    @classmethod
+    def name(cls):
+        return len(cls.__name__) * cls.k
+
+    def inner(self, a):
+        return a * self.k
+
+    @tj.function
+    def __call__(self, a):
+        return self.plus(self.inner(a) * self.w, self.twice) + self.name()
+
+    def plain(self, a):
+        return self.plus(self.inner(a) * self.w, self.twice) + self.name()
+
+
+def test_methods_see_their_object_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = Model()
+    changes: list[Any] = [lambda: None, lambda: setattr(m, "k", 5.0), lambda: setattr(m, "w", tj.ones(3) * 3), lambda: m.__dict__.pop("k"),
+                          lambda: monkeypatch.setattr(Model, "k", 4.0), lambda: monkeypatch.setitem(globals(), "SCALE", 9.0),
+                          lambda: setattr(m, "w", tj.ones((2, 3)))]
+    for change in changes:
+        change()
+        same(m(x()), m.plain(x()).numpy())
+        same(m(x()), m.plain(x()).numpy())
+
+
+def test_methods_are_traced_per_instance_and_do_not_keep_it_alive() -> None:
+    m, n = Model(), Model()
+    n.k = 7.0
+    same(m(x()), m.plain(x()).numpy())
+    same(n(x()), n.plain(x()).numpy())
+    same(m(x()), m.plain(x()).numpy())
+    assert m.__call__.trace_count == n.__call__.trace_count == 1
+    dead = weakref.ref(m)
+    del m
+    gc.collect()
+    assert dead() is None
+    assert len(Model.__dict__["__call__"].views()) <= 1
+
+
+def test_methods_with_other_kinds_of_equality() -> None:
+    class Equal(Model):
+        def __eq__(self, other):
+            return True
+
+    m, n = Equal(), Equal()
+    n.k = 100.0
+    same(m(x()), m.plain(x()).numpy())
+    same(n(x()), n.plain(x()).numpy())
+
+
+def test_super_slots_and_inherited_methods() -> None:
+    class Base:
+        __slots__ = ("__weakref__", "s")
+
+        def scale(self, a):
+            return a * self.s
+
+    class Child(Base):
+        __slots__ = ()
+
+        @tj.function
+        def run(self, a):
+            return super().scale(a) + self.s
+
+    c = Child()
+    for s in (2.0, 3.0):
+        c.s = s
+        same(c.run(x()), ones() * s + s)
+
+
+def test_static_and_class_methods() -> None:
+    class A:
+        k = 3.0
+
+        @staticmethod
+        @tj.function
+        def s(a):
+            return a * 2
+
+        @classmethod
+        @tj.function
+        def c(cls, a):
+            return a * cls.k
+
+        @tj.function
+        @staticmethod
+        def t(a):
+            return a * 4
+
+    same(A.s(x()), 2 * ones())
+    same(A().s(x()), 2 * ones())
+    same(A.t(x()), 4 * ones())
+    same(A.c(x()), 3 * ones())
+    A.k = 5.0
+    same(A().c(x()), 5 * ones())
+
+
+def test_objects_passed_as_arguments() -> None:
+    o = types.SimpleNamespace(k=2.0)
+
+    class Config:
+        def __init__(self):
+            self.k = 2.0
+
+    c = Config()
+    f = tj.function(lambda a, c, o=o: a * c.k + o.k)
+    for k in (2.0, 3.0, 4.0):
+        c.k = k
+        o.k = k + 1
+        same(f(x(), c), ones() * k + k + 1)
+
+
+def test_callables_partials_and_bound_methods() -> None:
+    class Affine:
+        def __init__(self, k):
+            self.k = k
+
+        def __call__(self, a):
+            return a * self.k
+
+        def other(self, a):
+            return a + self.k
+
+    obj = Affine(2.0)
+    f, g, h = tj.function(obj), tj.function(obj.other), tj.function(functools.partial(lambda k, a: a * k * obj.k, 3.0))
+    for k in (2.0, 5.0):
+        obj.k = k
+        same(f(x()), ones() * k)
+        same(g(x()), ones() + k)
+        same(h(x()), ones() * 3 * k)
+
+
+def test_what_functions_given_to_transformations_read() -> None:
+    o = types.SimpleNamespace(k=2.0)
+
+    def loss(a):
+        return (a * a * o.k).sum()
+
+    inner = tj.grad(loss)
+    f, g = tj.function(lambda a: tj.grad(loss)(a)), tj.function(lambda a: inner(a))
+    for k in (2.0, 5.0):
+        o.k = k
+        same(f(x()), 2 * k * ones())
+        same(g(x()), 2 * k * ones())
+
+
+# -- effects and limits -----------------------------------------------------------------------------------------------------------
+def test_a_counter_is_traced_once_with_a_warning() -> None:
+    class C:
+        n = 0
+
+    @tj.function
+    def f(a, c=C):
+        c.n += 1
+        return a
+
+    with pytest.warns(UserWarning, match=r"f writes c.n at .*test_captures.py:\d+; that happens once per trace"):
+        f(x())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(x())
+        f(x())
+    assert C.n == 1 and f.trace_count == 1
+
+
+def test_effects_run_once_per_trace() -> None:
+    seen: list[Any] = []
+
+    @tj.function
+    def f(a):
+        seen.append(1)
+        return a + 1
+
+    for _ in range(3):
+        f(x())
+    assert seen == [1] and f.trace_count == 1
+
+
+def test_an_attribute_filled_once() -> None:
+    class Lazy:
+        table = None
+
+        @tj.function
+        def run(self, a):
+            if self.table is None:
+                self.table = np.ones(3, "f4") * 4
+            return a * self.table
+
+    m = Lazy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            same(m.run(x()), 4 * ones())
+    m.table = np.ones(3, "f4") * 9
+    same(m.run(x()), 9 * ones())
+    assert m.run.trace_count == 2
+
+
+def test_no_noise_about_modules_builtins_and_libraries() -> None:
+    import math
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = tj.function(lambda a: np.sin(a) * math.pi + tj.exp(a).sum() + len(a.shape) + float(np.float32(2)) + functools.reduce(max, [1, 2]))
+        f(x())
+        same(f(x()), np.sin(ones()) * math.pi + np.exp(ones()).sum() + 5)
+    assert f.trace_count == 1
+
+
+def test_what_cannot_be_watched_is_said_once() -> None:
+    table = {str(k): float(k) for k in range(10_000)}
+    f = tj.function(lambda a: a * table[str(a.shape[0])])
+    with pytest.warns(UserWarning, match="table: it has more than"):
+        same(f(x()), 3 * ones())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(tj.ones(4))
+
+
+def test_guards_cost_no_user_code() -> None:
+    calls = []
+
+    class Odd:
+        @property
+        def k(self):
+            calls.append(1)
+            return self.base * 2
+
+        base = 1.0
+
+    o = Odd()
+    f = tj.function(lambda a: a * o.k)
+    for _ in range(5):
+        f(x())
+    assert len(calls) == 1
+    o.base = 4.0
+    same(f(x()), 8 * ones())
+
+
+def test_snapshot_tells_changes() -> None:
+    values: list[Any] = [[], [1], [1.0], [True], (1,), {"a": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {1}, [[1], [2]], [np.ones(1)], [None], [-0.0], [0.0]]
+    taken = [snapshot(v) for v in values]
+    for k, a in enumerate(taken):
+        assert [a == b for b in taken].count(True) == 1, values[k]
+    assert snapshot([np.ones(1)]) == snapshot([np.zeros(5)])
+
+
+def test_reading_of_a_function() -> None:
+    reach = Reach(helper, "helper")
+    assert [r.label for r in reach.reading.plain.values()] == ["SCALE"]
+    assert reach.find(np.ones(2)) is None
