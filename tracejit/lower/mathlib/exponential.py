@@ -2,7 +2,7 @@
 
 exp: x = n ln 2 + r with |r| <= ln(2) / 2, then a minimax polynomial of e**r and two multiplications by powers of two.
 log: x = 2**e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), then log1p(f) = f + tail, where the tail is small beside f.
-All minimax coefficients in this package come from a Remez exchange, rounded one after the other.
+All minimax coefficients in this package come from `python -m benchmarks.minimax`.
 
 Read next: `trigonometric.py`.
 """
