@@ -27,8 +27,9 @@ def made(f: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize(("value", "dtype"), [
     (1, "int32"), (1.5, "float32"), (True, "bool"), (1j, "complex64"), ([1, 2], "int32"), ([1, 2.5], "float32"),
-    ([True, 1], "int32"), ([[1], [2]], "int32"), ([], "float32"), (range(3), "int32"), (np.float64(1), "float64"), (np.int8(1), "int8"),
-    (np.arange(3), "int64"), (np.ones(2, ">f4"), "float32"), ([np.float64(1), 2], "float64"), ([np.int8(1), np.int16(2)], "int16"),
+    ([True, 1], "int32"), ([[1], [2]], "int32"), ([], "float32"), (range(3), "int32"),
+    (np.float64(1), "float64"), (np.int8(1), "int8"), (np.arange(3), "int64"), (np.ones(2, ">f4"), "float32"),
+    ([np.float64(1), 2], "float64"), ([np.int8(1), np.int16(2)], "int16"),
     ((1, (2, 3)[0]), "int32"),
 ])
 def test_values_take_our_default_dtypes(value: Any, dtype: str) -> None:
@@ -89,8 +90,9 @@ def test_filled() -> None:
         same(made(lambda f=f: f(())), np.full((), one, "float32"))
         same(made(lambda f=f: f([2, 0], dtype=bool)), np.full((2, 0), one, bool))
         x = np.ones((2, 1), "uint16")
-        same(made(lambda name=name, x=x: getattr(tj, name + "_like")(x)), np.full((2, 1), one, "uint16"))
-        same(made(lambda name=name, x=x: getattr(tj, name + "_like")(tj.asarray(x), "float64")), np.full((2, 1), one, "float64"))
+        like = getattr(tj, name + "_like")
+        same(made(lambda like=like, x=x: like(x)), np.full((2, 1), one, "uint16"))
+        same(made(lambda like=like, x=x: like(tj.asarray(x), "float64")), np.full((2, 1), one, "float64"))
     same(made(lambda: tj.full((2, 2), 7)), np.full((2, 2), 7, "int32"))
     same(made(lambda: tj.full(2, 1.5)), np.full(2, 1.5, "float32"))
     same(made(lambda: tj.full((2, 2), [1, 2])), np.full((2, 2), [1, 2], "int32"))
@@ -138,8 +140,9 @@ def test_arange_forms_and_errors() -> None:
 @settings(max_examples=80)
 @given(st.floats(-10, 10), st.floats(-10, 10), st.integers(0, 9), st.booleans())
 def test_linspace_and_logspace(start: float, stop: float, num: int, endpoint: bool) -> None:
-    same(made(lambda: tj.linspace(start, stop, num, endpoint, dtype="float64")), np.linspace(start, stop, num, endpoint), rtol=1e-14)
-    same(made(lambda: tj.linspace(start, stop, num, endpoint)), np.linspace(start, stop, num, endpoint), rtol=1e-6, dtype="float32")
+    wanted = np.linspace(start, stop, num, endpoint)
+    same(made(lambda: tj.linspace(start, stop, num, endpoint, dtype="float64")), wanted, rtol=1e-14)
+    same(made(lambda: tj.linspace(start, stop, num, endpoint)), wanted, rtol=1e-6, dtype="float32")
     if num > 1 and endpoint:
         assert tj.linspace(start, stop, num, dtype="float64")[-1].item() == stop
     same(made(lambda: tj.logspace(start / 10, stop / 10, num, endpoint)),
@@ -170,8 +173,9 @@ def test_by_comparing_coordinates() -> None:
 
 def test_dtype_functions() -> None:
     i8, f32 = tj.zeros(2, "int8"), tj.zeros(2)
-    assert tj.result_type("int32", "float32") == tj.result_type(i8, f32) == tj.result_type(i8, 1.5) == np.result_type(i8, f32) == "float32"
-    assert tj.result_type(i8, 300) == "int8" and tj.result_type(1, 1.5) == "float32" and tj.result_type("int64", 1.5) == "float64"
+    assert tj.result_type("int32", "float32") == tj.result_type(i8, f32) == np.result_type(i8, f32) == "float32"
+    assert tj.result_type(i8, 1.5) == tj.result_type(1, 1.5) == "float32" and tj.result_type("int64", 1.5) == "float64"
+    assert tj.result_type(i8, 300) == "int8"
     assert tj.can_cast("int32", "float32") and not tj.can_cast("float64", "float32") and np.can_cast(i8, np.int16)
     assert tj.can_cast("float64", "float32", "same_kind")
     assert tj.finfo("float32").eps == np.finfo("float32").eps and tj.finfo(f32).bits == 32 and tj.iinfo(i8).max == 127

@@ -21,7 +21,7 @@ QUICK = settings(max_examples=300, deadline=None)
 
 @st.composite
 def indices(draw: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """A valid index for `shape`: ints, slices, ..., None, integer and boolean arrays, mixed. Array parts have one shape B."""
+    """A valid index for `shape`: ints, slices, ..., None, integer and boolean arrays (of one shape), mixed."""
     together = draw(st.sampled_from([(2,), (3, 2), (1,), (2, 1), ()]))
     count_true = together[-1] if len(together) == 1 else 0
     items: list[Any] = []
@@ -100,7 +100,8 @@ def test_reads_as_numpy(case: tuple[tuple[int, ...], Any], way: Callable[..., np
 
 @QUICK
 @given(cases(), st.sampled_from(WAYS), st.integers(0, 2), st.sampled_from(["float32", "int32", "complex64"]))
-def test_writes_as_numpy(case: tuple[tuple[int, ...], Any], way: Callable[..., np.ndarray], form: int, dtype: str) -> None:
+def test_writes_as_numpy(case: tuple[tuple[int, ...], Any], way: Callable[..., np.ndarray], form: int,
+                         dtype: str) -> None:
     shape, index = case
     x = data(shape, dtype)
     wanted = x.copy()
@@ -170,7 +171,7 @@ def test_index_tensors_known_only_at_run_time(found: st.DataObject, shape: tuple
     same(traced(lambda t, *parts: t.at[place(parts)].add(value), x, *arrays), summed)
 
 
-# -- masks -----------------------------------------------------------------------------------------------------------------
+# -- masks -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", WAYS)
 def test_known_masks(way: Callable[..., np.ndarray]) -> None:
     x = data((3, 4))
@@ -206,7 +207,7 @@ def test_masks_of_run_time_write_but_do_not_select() -> None:
         traced(lambda t: t.at[t > 5].set(np.arange(7.0)), x)
 
 
-# -- out of range ----------------------------------------------------------------------------------------------------------
+# -- out of range ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("index", "message"), [
     (5, "index 5 is out of bounds for axis 0 with size 3"),
@@ -251,7 +252,7 @@ def test_slices_are_movement_not_gather() -> None:
     assert count(graph, "gather") == count(graph, "scatter") == 0
 
 
-# -- dtypes of assignment --------------------------------------------------------------------------------------------------
+# -- dtypes of assignment ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", WAYS)
 def test_assigned_values_take_the_dtype(way: Callable[..., np.ndarray]) -> None:
     x = data((4,), "int32")
@@ -260,7 +261,8 @@ def test_assigned_values_take_the_dtype(way: Callable[..., np.ndarray]) -> None:
         wanted = x.copy()
         wanted[:] = value
         same(way(put(value), x), wanted)
-    for value, error in ((1j, TypeError), (np.array(1j), TypeError), (2 ** 40, OverflowError), (float("nan"), ValueError)):
+    bad = [(1j, TypeError), (np.array(1j), TypeError), (2 ** 40, OverflowError), (float("nan"), ValueError)]
+    for value, error in bad:
         with pytest.raises(error):
             way(put(value), x)
     with pytest.raises(TypeError, match="does not fit a int32 tensor"):
@@ -269,7 +271,7 @@ def test_assigned_values_take_the_dtype(way: Callable[..., np.ndarray]) -> None:
         way(lambda t: t.at[:2].set([1, 2, 3]), x)
 
 
-# -- values, not views -----------------------------------------------------------------------------------------------------
+# -- values, not views -------------------------------------------------------------------------------------------------
 def test_a_slice_is_a_value() -> None:
     t = tj.asarray(data((4,)))
     part, turned, other, alias = t[:2], t[::-1], tj.asarray(t), t
@@ -367,7 +369,7 @@ def test_iteration_gives_rows() -> None:
         iter(tj.asarray(1.0))
 
 
-# -- gradients -------------------------------------------------------------------------------------------------------------
+# -- gradients ---------------------------------------------------------------------------------------------------------
 def numeric(f: Callable[..., Any], x: np.ndarray, h: float = 1e-6) -> np.ndarray:
     out = np.zeros_like(x)
     for k in np.ndindex(x.shape):
@@ -425,7 +427,7 @@ def test_zero_factors_keep_their_gradient() -> None:
     assert tj.grad(f)(tj.asarray([0.0, 0.0])).tolist() == [0, 0]
 
 
-# -- compiled --------------------------------------------------------------------------------------------------------------
+# -- compiled ----------------------------------------------------------------------------------------------------------
 def test_compiled_indices_are_checked() -> None:
     f = tj.function(lambda a, i: a[i])
     assert f(tj.arange(5), tj.asarray(-1)).item() == 4

@@ -23,9 +23,9 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.normal(size=shape)
 
 
-MATMULS = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)),
-           ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (6, 3, 4)), ((2, 3), (5, 3, 4)), ((0, 3), (3, 2)), ((2, 0), (0, 3)), ((0, 2, 0), (0, 3)),
-           ((1, 2, 3), (5, 3, 1))]
+MATMULS = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (3,)),
+           ((3,), (5, 3, 4)), ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (6, 3, 4)), ((2, 3), (5, 3, 4)), ((0, 3), (3, 2)),
+           ((2, 0), (0, 3)), ((0, 2, 0), (0, 3)), ((1, 2, 3), (5, 3, 1))]
 
 
 @pytest.mark.parametrize("shapes", MATMULS, ids=str)
@@ -38,20 +38,24 @@ def test_matmul(way: Callable[..., Any], dtype: str, shapes: tuple[Any, Any]) ->
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
-    "dot": (lambda m, a, b, v: [m.dot(a, b), m.dot(v, v), m.dot(a, v), m.dot(v, 2), a.dot(b)], (normal(2, 3), normal(3, 4), normal(3))),
+    "dot": (lambda m, a, b, v: [m.dot(a, b), m.dot(v, v), m.dot(a, v), m.dot(v, 2), a.dot(b)],
+            (normal(2, 3), normal(3, 4), normal(3))),
     "dot of many dims": (lambda m, a, b: m.dot(a, b), (normal(2, 4, 3), normal(5, 3, 2))),
     "tensordot": (lambda m, a, b: [m.tensordot(a, b), m.tensordot(a, b, 1), m.tensordot(a, b, ([2, 1], [1, 0]))],
                   (normal(2, 3, 3), normal(3, 3, 4))),
-    "tensordot outer": (lambda m, a, b: [m.tensordot(a, b, 0), m.tensordot(a, b, (-1, 1))], (normal(2, 3), normal(2, 3))),
+    "tensordot outer": (lambda m, a, b: [m.tensordot(a, b, 0), m.tensordot(a, b, (-1, 1))],
+                        (normal(2, 3), normal(2, 3))),
     "inner": (lambda m, a, b: [m.inner(a, b), m.inner(a, 2), m.inner(a[0], b[0])], (normal(2, 3), normal(4, 3))),
     "outer": (lambda m, a, b: [m.outer(a, b), m.outer(a[0], b)], (normal(2, 3), normal(4))),
     "vdot": (lambda m, a, b: m.vdot(a, b), (normal(2, 3) + 1j * normal(2, 3), normal(2, 3) - 1j)),
-    "vecdot": (lambda m, a, b: [m.vecdot(a, b), m.vecdot(a, b[0]), m.vecdot(a, b, axis=0)], (normal(2, 3) * 1j, normal(2, 3))),
+    "vecdot": (lambda m, a, b: [m.vecdot(a, b), m.vecdot(a, b[0]), m.vecdot(a, b, axis=0)],
+               (normal(2, 3) * 1j, normal(2, 3))),
     "kron": (lambda m, a, b: [m.kron(a, b), m.kron(a[0], b), m.kron(a, b[0])], (normal(2, 3), normal(4, 2))),
     "cross": (lambda m, a, b: [m.cross(a, b), m.cross(a[0], b)], (normal(2, 3), normal(2, 3))),
     "matrix_transpose": (lambda m, a: m.linalg.matrix_transpose(a), (normal(2, 3, 4),)),
-    "linalg": (lambda m, a, b: [m.linalg.matmul(a, b), m.linalg.outer(a[0], b[0]), m.linalg.trace(a), m.linalg.diagonal(a),
-                                m.linalg.norm(a), m.linalg.vecdot(a, b), m.linalg.tensordot(a, b), m.linalg.cross(a, b)],
+    "linalg": (lambda m, a, b: [m.linalg.matmul(a, b), m.linalg.outer(a[0], b[0]), m.linalg.trace(a), m.linalg.norm(a),
+                                m.linalg.diagonal(a), m.linalg.vecdot(a, b), m.linalg.tensordot(a, b),
+                                m.linalg.cross(a, b)],
                (normal(3, 3), normal(3, 3))),
 }
 
@@ -64,13 +68,16 @@ def test_functions(way: Callable[..., Any], name: str) -> None:
 
 
 EINSUMS = [
-    ("ij,jk->ik", (2, 3), (3, 4)), ("ij,jk", (2, 3), (3, 4)), ("ij,kj->ik", (2, 3), (4, 3)), ("i,i", (3,), (3,)), ("i,j->ij", (2,), (3,)),
-    ("bij,bjk->bik", (5, 2, 3), (5, 3, 4)), ("ii", (3, 3)), ("ii->i", (3, 3)), ("iij->j", (2, 2, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)),
-    ("ij->j", (2, 3)), ("...ij,...jk->...ik", (5, 2, 3), (3, 4)), ("...ij,...jk->...ik", (5, 1, 2, 3), (6, 3, 4)), ("i...->...", (2, 3, 4)),
-    ("...", (2, 3)), ("ij,ij->ij", (2, 3), (2, 3)), ("ij,ij->i", (2, 3), (2, 3)), ("ij,jk,kl->il", (2, 3), (3, 4), (4, 5)),
-    ("ij,jk,kl,lm->im", (2, 3), (3, 4), (4, 5), (5, 2)), ("abc,cd,de,be->a", (2, 3, 4), (4, 5), (5, 2), (3, 2)), ("ijk,k->ij", (2, 3, 4), (4,)),
-    ("i,j,k->kji", (2,), (3,), (4,)), ("ij,ik,il->jkl", (2, 3), (2, 4), (2, 5)), ("bqhd,bkhd->bhqk", (2, 3, 4, 5), (2, 6, 4, 5)),
-    ("ij , jk -> ik", (2, 3), (3, 4)), ("i,->i", (3,), ()), ("ij,jk->ik", (2, 0), (0, 3)), ("ji,jk->ik", (0, 2), (0, 3)), ("ab,b...->a...", (2, 3), (3, 4, 5)),
+    ("ij,jk->ik", (2, 3), (3, 4)), ("ij,jk", (2, 3), (3, 4)), ("ij,kj->ik", (2, 3), (4, 3)), ("i,i", (3,), (3,)),
+    ("i,j->ij", (2,), (3,)), ("bij,bjk->bik", (5, 2, 3), (5, 3, 4)), ("ii", (3, 3)), ("ii->i", (3, 3)),
+    ("iij->j", (2, 2, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)), ("ij->j", (2, 3)),
+    ("...ij,...jk->...ik", (5, 2, 3), (3, 4)), ("...ij,...jk->...ik", (5, 1, 2, 3), (6, 3, 4)),
+    ("i...->...", (2, 3, 4)), ("...", (2, 3)), ("ij,ij->ij", (2, 3), (2, 3)), ("ij,ij->i", (2, 3), (2, 3)),
+    ("ij,jk,kl->il", (2, 3), (3, 4), (4, 5)), ("ij,jk,kl,lm->im", (2, 3), (3, 4), (4, 5), (5, 2)),
+    ("abc,cd,de,be->a", (2, 3, 4), (4, 5), (5, 2), (3, 2)), ("ijk,k->ij", (2, 3, 4), (4,)),
+    ("i,j,k->kji", (2,), (3,), (4,)), ("ij,ik,il->jkl", (2, 3), (2, 4), (2, 5)),
+    ("bqhd,bkhd->bhqk", (2, 3, 4, 5), (2, 6, 4, 5)), ("ij , jk -> ik", (2, 3), (3, 4)), ("i,->i", (3,), ()),
+    ("ij,jk->ik", (2, 0), (0, 3)), ("ji,jk->ik", (0, 2), (0, 3)), ("ab,b...->a...", (2, 3), (3, 4, 5)),
     ("ii,jj->ij", (2, 2), (3, 3)), ("ijj,k->ik", (2, 3, 3), (4,)), ("ij,ij", (2, 3), (2, 3)),
 ]
 
@@ -112,7 +119,8 @@ def test_einsum_uses_matmul() -> None:
 
 
 @pytest.mark.parametrize(("f", "message"), [
-    (lambda a, b: a @ a, r"matmul: shapes \(2, 3\) and \(2, 3\) do not match: 3 columns meet 2 rows \(dtypes float64, float64\)"),
+    (lambda a, b: a @ a, r"matmul: shapes \(2, 3\) and \(2, 3\) do not match: 3 columns meet 2 rows \(dtypes float64, "
+                         r"float64\)"),
     (lambda a, b: tj.matmul(a, 2.0), "must have dims"),
     (lambda a, b: tj.tensordot(a, b, 2), "do not match"),
     (lambda a, b: tj.tensordot(a, b, 5), "axes=5"),
@@ -149,7 +157,8 @@ def test_gradients_of_matmul(shapes: tuple[Any, Any], complex_: bool) -> None:
 
 def test_gradient_of_einsum() -> None:
     a, b, c = normal(2, 3), normal(3, 3), normal(3)
-    tj.check_grads(lambda x, y, z: (tj.einsum("ij,jj,j->i", x, y, z) ** 2).sum(), tuple(map(tj.asarray, (a, b, c))), order=2)
+    f = lambda x, y, z: (tj.einsum("ij,jj,j->i", x, y, z) ** 2).sum()
+    tj.check_grads(f, tuple(map(tj.asarray, (a, b, c))), order=2)
 
 
 def test_promotion_of_products() -> None:

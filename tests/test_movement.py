@@ -1,4 +1,4 @@
-"""Shape functions and movement primitives against NumPy, in each way that ops run; their index maps against their NumPy meaning."""
+"""Shape functions and movement primitives against NumPy, in each way that ops run; index maps against their meaning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "broadcast_to": (lambda m, x: m.broadcast_to(x[:, :1], (5, 2, 3, 4)), (X,)),
     "broadcast_arrays": (lambda m, x, y: m.broadcast_arrays(x, y), (X, Y)),
     "ravel": (lambda m, x: [m.ravel(x), x.ravel(), x.flatten()], (X,)),
-    "atleast": (lambda m, x: [m.atleast_1d(x[0, 0, 0]), m.atleast_2d(x[0, 0]), m.atleast_3d(x[0]), m.atleast_3d(x[0, 0])], (X,)),
+    "atleast": (lambda m, x: [m.atleast_1d(x[0, 0, 0]), m.atleast_2d(x[0, 0]), m.atleast_3d(x[0]),
+                              m.atleast_3d(x[0, 0])], (X,)),
     "concat": (lambda m, x: [m.concat([x, x[:1]]), m.concat([x, x], axis=-1), m.concatenate((x, x), axis=None)], (X,)),
     "concat promotes": (lambda m, y, x: m.concat([y, y.astype("int64")], axis=1), (Y, X)),
     "stack": (lambda m, x: [m.stack([x, x]), m.stack([x, x + 1], axis=-1), m.stack([x, x, x], axis=1)], (X,)),
@@ -51,25 +52,30 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "dstack": (lambda m, y, v: [m.dstack([y, y]), m.dstack([v, v])], (Y, V)),
     "column_stack": (lambda m, v: m.column_stack([v, v, m.stack([v, v], axis=1)]), (V,)),
     "tile": (lambda m, y: [m.tile(y, 2), m.tile(y, (2, 1, 3)), m.tile(y[0], (3, 1)), m.tile(y, 0)], (Y,)),
-    "repeat": (lambda m, y: [m.repeat(y, 3), m.repeat(y, 2, axis=0), m.repeat(y, [0, 2, 1], axis=0), y.repeat(2)], (Y,)),
+    "repeat": (lambda m, y: [m.repeat(y, 3), m.repeat(y, 2, axis=0), m.repeat(y, [0, 2, 1], axis=0),
+                             y.repeat(2)], (Y,)),
     "repeat many": (lambda m, v: m.repeat(v, [1, 0, 3, 2, 4]), (V,)),
-    "roll": (lambda m, x: [m.roll(x, 5), m.roll(x, -1, axis=1), m.roll(x, (1, 2), axis=(0, 2)), m.roll(x, 1, axis=(0, 1))], (X,)),
+    "roll": (lambda m, x: [m.roll(x, 5), m.roll(x, -1, axis=1), m.roll(x, (1, 2), axis=(0, 2)),
+                           m.roll(x, 1, axis=(0, 1))], (X,)),
     "flip": (lambda m, x: [m.flip(x), m.flip(x, 1), m.flip(x, (0, -1)), m.flipud(x), m.fliplr(x)], (X,)),
     "rot90": (lambda m, x: [m.rot90(x, k, axes) for k in range(-1, 5) for axes in ((0, 1), (2, 0))], (X,)),
     "pad": (lambda m, y: [m.pad(y, 1), m.pad(y, (1, 2), constant_values=7), m.pad(y, ((0, 1), (2, 0)))], (Y,)),
-    "pad values": (lambda m, y: [m.pad(y, 2, constant_values=(3, 4)), m.pad(y, 1, constant_values=((1, 2), (3, 4)))], (Y,)),
+    "pad values": (lambda m, y: [m.pad(y, 2, constant_values=(3, 4)),
+                                 m.pad(y, 1, constant_values=((1, 2), (3, 4)))], (Y,)),
     "pad modes": (lambda m, y: [m.pad(y, p, mode=mode) for mode in ("edge", "reflect", "symmetric", "wrap")
                                 for p in (1, ((2, 1), (0, 3)), 5)], (Y,)),
     "diag": (lambda m, v, y: [m.diag(v), m.diag(v, 2), m.diag(v, -1), m.diag(y), m.diag(y, -1)], (V, Y)),
-    "diagonal": (lambda m, x, y: [m.diagonal(x), m.diagonal(x, 1, 1, 2), m.diagonal(y, -1), m.diagonal(y, 9), y.diagonal()], (X, Y)),
+    "diagonal": (lambda m, x, y: [m.diagonal(x), m.diagonal(x, 1, 1, 2), m.diagonal(y, -1), m.diagonal(y, 9),
+                                  y.diagonal()], (X, Y)),
     "trace": (lambda m, x: [m.trace(x), m.trace(x, 1, 1, 2)], (X,)),
     "tril": (lambda m, x, y: [m.tril(x), m.tril(y, -1), m.triu(x, 1), m.triu(y, -1), m.tril(y, 2)], (X, Y)),
-    "meshgrid": (lambda m, v: [*m.meshgrid(v, v[:2]), *m.meshgrid(v, v[:2], indexing="ij"), *m.meshgrid(v, v[1:], sparse=True),
-                               *m.meshgrid(v, v[:2], v[:3])], (V,)),
+    "meshgrid": (lambda m, v: [*m.meshgrid(v, v[:2]), *m.meshgrid(v, v[:2], indexing="ij"),
+                               *m.meshgrid(v, v[1:], sparse=True), *m.meshgrid(v, v[:2], v[:3])], (V,)),
     "take": (lambda m, x: [m.take(x, np.array([[1, -1]]), axis=1), m.take(x, 3), x.take([5, 0])], (X,)),
     "take_along_axis": (lambda m, y: m.take_along_axis(y, np.array([[0], [-1], [2]]), axis=1), (Y,)),
     "sort": (lambda m, y: [m.sort(y[::-1], axis=0), m.sort(-y), m.sort(-y, axis=None)], (Y,)),
-    "argsort": (lambda m, y: [m.argsort(y % 3, axis=0, stable=True), m.argsort(y % 3, stable=True), m.argsort(-y, axis=None)], (Y,)),
+    "argsort": (lambda m, y: [m.argsort(y % 3, axis=0, stable=True), m.argsort(y % 3, stable=True),
+                              m.argsort(-y, axis=None)], (Y,)),
     "searchsorted": (lambda m, v: [m.searchsorted(v, v * 1.5), m.searchsorted(v, v, side="right")], (V,)),
     "isin": (lambda m, y: m.isin(y, np.array([3, 5, 100])), (Y,)),
     "copy": (lambda m, x: [m.copy(x), m.zeros_like(x), m.ones_like(x), m.full_like(x, 2)], (X,)),
@@ -123,7 +129,7 @@ def test_errors_name_the_function_and_the_shapes(way: Callable[..., Any], f: Cal
         way(f, X)
 
 
-# -- index maps ------------------------------------------------------------------------------------------------------------
+# -- index maps --------------------------------------------------------------------------------------------------------
 def value_of(index: Index, at: tuple[int, ...]) -> int:
     total = index.const
     for atom, coef in index.terms:
@@ -201,10 +207,10 @@ def test_reshape_transpose_broadcast_concat_show_what_they_mean(shape: tuple[int
         np.testing.assert_array_equal(shown(mv.CONCAT, xs, axis=axis), np.concatenate(xs, axis))
 
 
-# -- gradients: each movement op is linear, so <g, f(x)> = <f^T(g), x> ------------------------------------------------------
-LINEAR = ["reshape", "transpose axes", "moveaxis", "expand_dims", "broadcast_to", "concat", "stack", "split", "tile", "repeat",
-          "repeat many", "roll", "flip", "rot90", "pad", "pad modes", "diag", "diagonal", "trace", "tril", "take", "take_along_axis",
-          "meshgrid"]
+# -- gradients: each movement op is linear, so <g, f(x)> = <f^T(g), x> -------------------------------------------------
+LINEAR = ["reshape", "transpose axes", "moveaxis", "expand_dims", "broadcast_to", "concat", "stack", "split", "tile",
+          "repeat", "repeat many", "roll", "flip", "rot90", "pad", "pad modes", "diag", "diagonal", "trace", "tril",
+          "take", "take_along_axis", "meshgrid"]
 
 
 @pytest.mark.parametrize("name", LINEAR)

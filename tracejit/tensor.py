@@ -1,11 +1,11 @@
 """`Tensor`, and the two verbs: `apply` (run or record one op) and `evaluate` (replay a graph through `apply`).
 
-In: NumPy arrays. Out: values that behave like them, eager by default. `apply` is the only place where "eager or traced" is
-decided, by context: while a trace is active in this thread, every op becomes a node of it.
+In: NumPy arrays. Out: values that behave like them, eager by default. `apply` is the only place where "eager or
+traced" is decided, by context: while a trace is active in this thread, every op becomes a node of it.
 
-A Tensor is a handle on a value: an `np.ndarray` nobody else writes (eager) or a graph `Node` (traced). Item assignment and
-augmented assignment rebind the handle; other handles on the old value keep it. Operators and methods are attached by the
-op declarations in `ops/` (`dunder=`, `method=`), the one import-time side effect of the package.
+A Tensor is a handle on a value: an `np.ndarray` nobody else writes (eager) or a graph `Node` (traced). Item assignment
+and augmented assignment rebind the handle; other handles on the old value keep it. Operators and methods are attached
+by the op declarations in `ops/` (`dunder=`, `method=`), the one import-time side effect of the package.
 
 Read next: `ops/core.py` (constructors of ops), `trace/tracer.py` (the recorder).
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -68,7 +68,7 @@ state = State()
 
 
 class recording:
-    """`with recording(trace):` ops become nodes of `trace`; `recording(None)` runs them eagerly. Tapes outside are not heard."""
+    """`with recording(trace):` ops become nodes of `trace`; `recording(None)` runs them. Outer tapes do not hear."""
 
     def __init__(self, trace: Recorder | None):
         self.trace = trace
@@ -114,6 +114,19 @@ class Tensor:
 
     def __init__(self, value: Any, dtype: Any = None):
         self._value = to_array(value, dtype) if not isinstance(value, Tensor) else value._value
+
+    if TYPE_CHECKING:  # operators and methods are attached by the declarations in `ops/`
+        def _binary(self, other: Any) -> Tensor: ...
+        def _unary(self) -> Tensor: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _binary
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _binary
+        __lt__ = __le__ = __gt__ = __ge__ = _binary
+        __eq__ = __ne__ = _binary  # type: ignore[assignment]
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
 
     # -- facts ---------------------------------------------------------------------------------------------------
     @property
@@ -252,8 +265,8 @@ class Tensor:
         elif method == "at" and len(inputs) == 3 and isinstance(inputs[0], Tensor):
             raise TypeError(f"np.{ufunc.__name__}.at writes in place; use t = t.at[index].{ufunc.__name__}(value)")
         elif method != "__call__" or function is None:
-            raise TypeError(f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} is not supported on tensors; "
-                            f"use tracejit's own functions, or np.asarray(t)")
+            name = ufunc.__name__ + ("" if method == "__call__" else f".{method}")
+            raise TypeError(f"np.{name} is not supported on tensors; use tracejit's own functions, or np.asarray(t)")
         if out is not None:
             raise TypeError(f"np.{ufunc.__name__}: tensors are values, so out= is not supported; assign the result")
         dtype = kwargs.pop("dtype", None)
@@ -266,8 +279,8 @@ class Tensor:
         function = NUMPY_FUNCTIONS.get(func)
         if function is None:
             name = f"{func.__module__}.{func.__name__}".replace("numpy", "np", 1)
-            raise TypeError(f"{name} is not supported on tensors; use tracejit's own functions, or np.asarray(t) to leave "
-                            f"for NumPy (at {user_line()})")
+            raise TypeError(f"{name} is not supported on tensors; use tracejit's own functions, or np.asarray(t) to "
+                            f"leave for NumPy (at {user_line()})")
         return function(*args, **{k: v for k, v in kwargs.items() if v is not np._NoValue})  # type: ignore[attr-defined]
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -318,13 +331,13 @@ def to_array(value: Any, dtype: Any = None) -> np.ndarray:
     if isinstance(value, (np.ndarray, np.generic)):
         found = np.array(value, dtype=dtype or dtypes.as_dtype(value.dtype), order="C", copy=True)
         return found
-    number = isinstance(value, (bool, int, float, complex))
-    found = np.asarray(value) if not number else None
-    if found is not None and found.dtype.kind not in "biufc":
-        raise TypeError(f"cannot make a tensor of {type(value).__name__} {str(value)[:60]!r}: elements must be numbers that fit 64 bits")
+    parsed = None if isinstance(value, (bool, int, float, complex)) else np.asarray(value)
+    if parsed is not None and parsed.dtype.kind not in "biufc":
+        raise TypeError(f"cannot make a tensor of {type(value).__name__} {str(value)[:60]!r}: its elements must be "
+                        f"numbers that fit 64 bits")
     if dtype is None:
-        strong = [] if found is None else _strong_dtypes(value)
-        kind = dtypes.weak_kind(value) if found is None else found.dtype.kind.replace("u", "i")
+        strong = [] if parsed is None else _strong_dtypes(value)
+        kind = dtypes.weak_kind(value) if parsed is None else parsed.dtype.kind.replace("u", "i")
         dtype = dtypes.result_dtype(strong) if strong else dtypes.default_of(kind)
     try:
         return np.array(value, dtype, order="C")

@@ -1,7 +1,7 @@
 """Making tensors: from Python values and arrays, filled, counted, and by comparing coordinates.
 
-In: values, shapes, dtypes. Out: tensors. Python floats give float32, ints int32 (see `set_default_dtype`), NumPy arrays keep their
-dtype, an explicit dtype is always honoured. Creation copies: a tensor never changes because an array did.
+In: values, shapes, dtypes. Out: tensors. Python floats give float32, ints int32 (see `set_default_dtype`), NumPy arrays
+keep their dtype, an explicit dtype is always honoured. Creation copies: a tensor never changes because an array did.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracejit.ops.movement import iota, moved_axis, permuted, reshaped, shape_of
 from tracejit.tensor import Tensor, state, to_array, wrap
 
 
-# -- from values -----------------------------------------------------------------------------------------------------------
+# -- from values -------------------------------------------------------------------------------------------------------
 def constant(value: Any, dtype: Any = None, shape: Any = None) -> Tensor:
     """A tensor of `value`: numbers, nested sequences, arrays or tensors; repeated to `shape` if given.
 
@@ -79,7 +79,7 @@ def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Tens
     return core.constant_tensor(to_array(np.from_dlpack(x)))
 
 
-# -- filled ----------------------------------------------------------------------------------------------------------------
+# -- filled ------------------------------------------------------------------------------------------------------------
 def zeros(shape: Any, dtype: Any = None) -> Tensor:
     """All zeros.
 
@@ -152,7 +152,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) 
     return full(t.shape if shape is None else shape, fill_value, t.dtype if dtype is None else dtype)
 
 
-# -- counted ---------------------------------------------------------------------------------------------------------------
+# -- counted -----------------------------------------------------------------------------------------------------------
 def _python_number(x: Any, name: str) -> Any:
     """A Python number for a number, NumPy scalar or 0-d tensor whose value can be known now."""
     if isinstance(x, (int, float)) and not isinstance(x, np.generic):
@@ -251,7 +251,7 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
 
 @composite(numpy=np.meshgrid)
 def meshgrid(*xs: Any, indexing: str = "xy", sparse: bool = False, copy: bool = True) -> list[Tensor]:
-    """Coordinate tensors of the grid spanned by vectors; "xy" has the second vector along the first dim, "ij" the first.
+    """Coordinate tensors of the grid spanned by vectors; along the first dim runs the first ("ij") or second ("xy").
 
     >>> [t.tolist() for t in meshgrid([1, 2], [3, 4])]
     [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
@@ -269,7 +269,7 @@ def meshgrid(*xs: Any, indexing: str = "xy", sparse: bool = False, copy: bool = 
     return grids if sparse else [core.broadcast_to(t, tuple(shape)) for t in grids]
 
 
-# -- by comparing coordinates ----------------------------------------------------------------------------------------------
+# -- by comparing coordinates ------------------------------------------------------------------------------------------
 def _below(shape: tuple[int, ...], k: int) -> Tensor:
     """Where the column is at most the row + k, over the last two dims."""
     row, column = iota(shape, len(shape) - 2), iota(shape, len(shape) - 1)
@@ -286,7 +286,7 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -
     k = k.__index__()
     wanted = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
     if state.trace is None:
-        return wrap(np.eye(*shape, k, wanted))
+        return wrap(np.eye(shape[0], shape[1], k, wanted))
     row, column = iota(shape, 0), iota(shape, 1)
     return cast(column == (row + k if k else row), wanted)  # type: ignore[operator]
 
@@ -323,7 +323,7 @@ def triu(x: Any, k: int = 0) -> Tensor:
     return _triangle("triu", x, k, False)
 
 
-# -- dtypes ----------------------------------------------------------------------------------------------------------------
+# -- dtypes ------------------------------------------------------------------------------------------------------------
 def _dtype_of(x: Any) -> np.dtype | str:
     """The dtype of an array, tensor or dtype; for a Python number the kind of its literal."""
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
@@ -369,7 +369,7 @@ def iinfo(x: Any) -> np.iinfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind of the array API ("real floating", "integral", "bool", ...), a dtype, or one of a tuple of them."""
+    """Whether a dtype is of a kind of the array API ("real floating", ...), a dtype, or one of a tuple of them."""
     kinds = tuple(k if isinstance(k, str) and not hasattr(np, k) else dtypes.as_dtype(k)
                   for k in (kind if isinstance(kind, tuple) else (kind,)))
     return np.isdtype(dtypes.as_dtype(dtype), kinds)

@@ -1,7 +1,7 @@
 """`einsum`: sums of products written with letters.
 
-In: subscripts such as "bij,bjk->bik" and operands. Out: a tensor, by way of diagonals, sums, matmul and transposes. Pairs are
-contracted in the order that NumPy's path search finds cheapest.
+In: subscripts such as "bij,bjk->bik" and operands. Out: a tensor, by way of diagonals, sums, matmul and transposes.
+Pairs are contracted in the order that NumPy's path search finds cheapest.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _parse(subscripts: str, ts: Sequence[Tensor]) -> tuple[list[str], str]:
             raise ValueError(f"einsum: the result of {subscripts!r} must have '...' as its operands do")
         result = result.replace("...", dots)
     if len(set(result)) != len(result) or not set(result) <= set("".join(found)):
-        raise ValueError(f"einsum: the result {result!r} of {subscripts!r} repeats a letter or has one that no operand has")
+        raise ValueError(f"einsum: the result {result!r} of {subscripts!r} repeats a letter, or has one that "
+                         f"no operand has")
     return found, result
 
 
@@ -77,8 +78,8 @@ def _sizes(subscripts: str, terms: Sequence[str], ts: Sequence[Tensor]) -> dict[
 def einsum(*operands: Any, optimize: Any = True, dtype: Any = None) -> Tensor:
     """Products of operands' elements, summed over the letters that the result does not have.
 
-    Repeated letters take diagonals, "..." stands for dims that broadcast, and without "->" the letters that occur once make the
-    result, in alphabetical order. Raises ValueError for subscripts that do not fit the shapes.
+    Repeated letters take diagonals, "..." stands for dims that broadcast, and without "->" the letters that occur once
+    make the result, in alphabetical order. Raises ValueError for subscripts that do not fit the shapes.
 
     >>> einsum("ij,jk->ik", [[1, 2]], [[3], [4]]).tolist(), einsum("ii", [[1, 2], [3, 4]]).item()
     ([[11]], 5)

@@ -1,7 +1,7 @@
 """Indexing primitives: gather and scatter, which move elements to and from places known only at run time.
 
-In: a tensor, int64 index tensors of one shape B (one for each of `axes`), and for scatter the values. Out: the elements there,
-or a tensor with elements put there. Negative indices count from the end; one that is out of range is an IndexError.
+In: a tensor, int64 index tensors of one shape B (one for each of `axes`), and for scatter the values. Out: the elements
+there, or a tensor with elements put there. Negative indices count from the end; one out of range is an IndexError.
 
     gather(x, *indices, axes)            result shape: B, then the dims of x that are not in `axes`
     scatter(x, v, *indices, axes, mode)  x with v (of gather's shape) put there: mode set, add, mul, min or max;
@@ -57,21 +57,22 @@ def _check_types(name: str, x: Type, indices: Sequence[Type], axes: Axes) -> tup
     return indices[0].shape + _rest(x.shape, axes)
 
 
-# -- gather ----------------------------------------------------------------------------------------------------------------
+# -- gather ------------------------------------------------------------------------------------------------------------
 def _gather_infer(x: Type, *indices: Type, axes: Axes) -> Type:
     return Type(_check_types("gather", x, indices, axes), x.dtype)
 
 
 def _gather_eager(x: np.ndarray, *indices: np.ndarray, axes: Axes) -> np.ndarray:
     check_indices("gather", indices, axes, x.shape)
-    if axes == (0,):
-        return np.take(x, indices[0], axis=0, mode="wrap")  # faster than x[i]; the check above makes wrap mean "from the end"
+    if axes == (0,):  # faster than x[i]; since all are in range, wrapping counts from the end
+        return np.take(x, indices[0], axis=0, mode="wrap")
     return np.moveaxis(x, axes, range(len(axes)))[indices]
 
 
 GATHER = primitive(
     "gather", "indexing", infer=_gather_infer, eager=_gather_eager,
-    vjp=lambda g, y, x, *indices, axes: (put(full(0, x.shape, g.dtype), g, indices, axes, "add"), *(None,) * len(indices)),
+    vjp=lambda g, y, x, *indices, axes: (put(full(0, x.shape, g.dtype), g, indices, axes, "add"),
+                                         *(None,) * len(indices)),
     jvp=lambda tangents, y, x, *indices, axes: pick(tangents[0], indices, axes),
     doc="Elements of x at index tuples along `axes`.")
 
@@ -81,7 +82,7 @@ def pick(x: Tensor, indices: Sequence[Tensor], axes: Axes) -> Tensor:
     return apply(GATHER, (x, *indices), {"axes": axes})
 
 
-# -- scatter ---------------------------------------------------------------------------------------------------------------
+# -- scatter -----------------------------------------------------------------------------------------------------------
 def _scatter_infer(x: Type, v: Type, *indices: Type, axes: Axes, mode: str) -> Type:
     shape = _check_types("scatter", x, indices, axes)
     if mode not in MODES:
@@ -125,7 +126,8 @@ def _scatter_jvp(tangents: Sequence[Tensor | None], y: Tensor, x: Tensor, v: Ten
     return put(_times(of_x, to_x), _times(of_v, to_v), indices, axes, "add")
 
 
-SCATTER = primitive("scatter", "indexing", infer=_scatter_infer, eager=_scatter_eager, vjp=_scatter_vjp, jvp=_scatter_jvp,
+SCATTER = primitive("scatter", "indexing", infer=_scatter_infer, eager=_scatter_eager, vjp=_scatter_vjp,
+                    jvp=_scatter_jvp,
                     doc="x with values put at index tuples along `axes`; `mode` says what happens to what is there.")
 
 

@@ -1,7 +1,8 @@
 """Products: matmul, the primitive, and what is made of it.
 
-In: tensors. Out: matmul dot vdot vecdot inner outer tensordot kron cross trace (einsum is in `einsum.py`). The primitive is strict:
-`a[..., m, k]` by `b[..., k, n]` with equal batch dims; vectors and batch broadcasting are handled here, at the door.
+In: tensors. Out: matmul dot vdot vecdot inner outer tensordot kron cross trace (einsum is in `einsum.py`). The
+primitive is strict: `a[..., m, k]` by `b[..., k, n]` with equal batch dims; vectors and broadcasting are handled at the
+door.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def matmul(x1: Any, x2: Any, /) -> Tensor:
     """
     a, b = promoted("matmul", x1, x2)
     if not a.ndim or not b.ndim:
-        raise ValueError(f"matmul: operands must have dims, got shapes {a.shape} and {b.shape} (multiply scalars with *)")
+        raise ValueError(f"matmul: operands must have dims, got {a.shape} and {b.shape}; multiply scalars with *")
     left, right = a.ndim == 1, b.ndim == 1
     if a.shape[-1] != b.shape[0 if right else -2]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not match: {a.shape[-1]} columns meet "
@@ -107,7 +108,7 @@ publish(matmul, MATMUL, numpy=np.matmul, dunder="matmul")
 
 @composite(numpy=np.dot, method=True)
 def dot(x1: Any, x2: Any, /) -> Tensor:
-    """As NumPy's dot: scalars multiply; otherwise the last dim of x1 meets the second-last of x2 (the only one of a vector).
+    """As NumPy's dot: scalars multiply; else the last dim of x1 meets the second-last of x2 (the only one of a vector).
 
     >>> dot([1, 2], [3, 4]).item()
     11
@@ -134,8 +135,8 @@ def tensordot(x1: Any, x2: Any, /, axes: Any = 2) -> Tensor:
         if n < 0 or n > builtins.min(a.ndim, b.ndim):
             raise ValueError(f"tensordot: axes={n} for shapes {a.shape} and {b.shape}")
     else:
-        of_a, of_b = ([normalize_axis("tensordot", k, t.ndim) for k in (given if isinstance(given, (list, tuple)) else [given])]
-                      for given, t in zip(axes, (a, b)))
+        given = [k if isinstance(k, (list, tuple)) else [k] for k in axes]
+        of_a, of_b = ([normalize_axis("tensordot", k, t.ndim) for k in ks] for ks, t in zip(given, (a, b)))
     if [a.shape[k] for k in of_a] != [b.shape[k] for k in of_b]:
         raise ValueError(f"tensordot: axes {of_a} of shape {a.shape} do not match axes {of_b} of shape {b.shape}")
     rest_a = [k for k in range(a.ndim) if k not in of_a]

@@ -1,8 +1,8 @@
 """Movement primitives: the result shows elements of the inputs at other coordinates, one declaration each.
 
-In: tensors. Out: full, iota, reshape, transpose, broadcast_to, slice, embed, concat; everything else that moves data is made of
-these (`shaping.py`, `creation.py`, `subscript.py`). An op's `index(coords, types, **attrs)` gives, for a coordinate of the
-result, the `Part`s of the inputs that it shows.
+In: tensors. Out: full, iota, reshape, transpose, broadcast_to, slice, embed, concat; everything else that moves data is
+made of these (`shaping.py`, `creation.py`, `subscript.py`). An op's `index(coords, types, **attrs)` gives, for a
+coordinate of the result, the `Part`s of the inputs that it shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracejit.ops import core
 from tracejit.ops.core import normalize_axis, primitive, provide, publish, strong
 from tracejit.tensor import Tensor, apply
 
-# -- sources ---------------------------------------------------------------------------------------------------------------
+# -- sources -----------------------------------------------------------------------------------------------------------
 FULL = primitive(
     "full", "source", infer=lambda *, shape, value, dtype: Type(shape, dtypes.as_dtype(dtype)),
     eager=lambda *, shape, value, dtype: np.full(shape, value, dtype),
@@ -43,7 +43,7 @@ def iota(shape: tuple[int, ...], axis: int, dtype: np.dtype = dtypes.int64) -> T
     return apply(IOTA, (), {"shape": shape, "axis": axis, "dtype": dtype.name})
 
 
-# -- reshape --------------------------------------------------------------------------------------------------------------
+# -- reshape -----------------------------------------------------------------------------------------------------------
 def _reshape_infer(x: Type, *, shape: tuple[int, ...]) -> Type:
     out = Type(shape, x.dtype)
     if out.size != x.size:
@@ -57,7 +57,7 @@ def _reshape_index(coords: Sequence[Index], types: Sequence[Type], *, shape: tup
 
 RESHAPE = primitive(
     "reshape", "movement", infer=_reshape_infer, eager=lambda x, *, shape: np.reshape(x, shape), index=_reshape_index,
-    transpose=lambda g, x, *, shape: apply(RESHAPE, (g,), {"shape": x.shape}), doc="The same elements in another shape.")
+    transpose=lambda g, x, *, shape: reshaped(g, x.shape), doc="The same elements in another shape.")
 
 
 def shape_of(shape: Any) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ def reshaped(t: Tensor, shape: tuple[int, ...]) -> Tensor:
 publish(reshape, RESHAPE, numpy=np.reshape, method=True)
 
 
-# -- transpose ------------------------------------------------------------------------------------------------------------
+# -- transpose ---------------------------------------------------------------------------------------------------------
 def _transpose_infer(x: Type, *, axes: tuple[int, ...]) -> Type:
     if sorted(axes) != list(range(x.ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the {x.ndim} dims of shape {x.shape}")
@@ -118,8 +118,9 @@ def _transpose_index(coords: Sequence[Index], types: Sequence[Type], *, axes: tu
 
 
 TRANSPOSE = primitive(
-    "transpose", "movement", infer=_transpose_infer, eager=lambda x, *, axes: np.transpose(x, axes), index=_transpose_index,
-    transpose=lambda g, x, *, axes: apply(TRANSPOSE, (g,), {"axes": tuple(int(a) for a in np.argsort(axes))}),
+    "transpose", "movement", infer=_transpose_infer, index=_transpose_index,
+    eager=lambda x, *, axes: np.transpose(x, axes),
+    transpose=lambda g, x, *, axes: permuted(g, tuple(int(a) for a in np.argsort(axes))),
     doc="Dims in another order.")
 
 
@@ -151,7 +152,7 @@ def moved_axis(ndim: int, source: int, target: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-# -- broadcast ------------------------------------------------------------------------------------------------------------
+# -- broadcast ---------------------------------------------------------------------------------------------------------
 def _broadcast_infer(x: Type, *, shape: tuple[int, ...]) -> Type:
     lead = len(shape) - x.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, shape[lead:])):
@@ -171,7 +172,8 @@ def _broadcast_transpose(g: Tensor, x: Type, *, shape: tuple[int, ...]) -> Tenso
 
 
 BROADCAST = primitive(
-    "broadcast_to", "movement", infer=_broadcast_infer, eager=lambda x, *, shape: np.broadcast_to(x, shape), index=_broadcast_index,
+    "broadcast_to", "movement", infer=_broadcast_infer, index=_broadcast_index,
+    eager=lambda x, *, shape: np.broadcast_to(x, shape),
     transpose=_broadcast_transpose, doc="Repeat along dims of extent 1 and new leading dims.")
 
 provide(FULL=FULL, RESHAPE=RESHAPE, BROADCAST=BROADCAST)
@@ -189,7 +191,7 @@ def broadcast_to(x: Any, shape: Any) -> Tensor:
 publish(broadcast_to, BROADCAST, numpy=np.broadcast_to)
 
 
-# -- slice and embed: each the transpose of the other ----------------------------------------------------------------------
+# -- slice and embed: each the transpose of the other ------------------------------------------------------------------
 Ints = tuple[int, ...]
 
 
@@ -204,10 +206,10 @@ def slices(starts: Ints, sizes: Ints, steps: Ints) -> tuple[slice, ...]:
 
 def _check_window(name: str, shape: Ints, starts: Ints, sizes: Ints, steps: Ints) -> None:
     if not len(shape) == len(starts) == len(sizes) == len(steps):
-        raise ValueError(f"{name}: starts {starts}, sizes {sizes} and steps {steps} are not one for each dim of {shape}")
+        raise ValueError(f"{name}: starts {starts}, sizes {sizes}, steps {steps} are not one for each dim of {shape}")
     for extent, start, n, step in zip(shape, starts, sizes, steps):
         if n < 0 or step == 0 or (n > 0 and not (0 <= start < extent and 0 <= start + (n - 1) * step < extent)):
-            raise ValueError(f"{name}: {n} elements from {start} by {step} do not lie in extent {extent} (shape {shape})")
+            raise ValueError(f"{name}: {n} elements from {start} by {step} do not lie within {extent} (shape {shape})")
 
 
 def _slice_infer(x: Type, *, starts: Ints, sizes: Ints, steps: Ints) -> Type:
@@ -215,7 +217,8 @@ def _slice_infer(x: Type, *, starts: Ints, sizes: Ints, steps: Ints) -> Type:
     return Type(sizes, x.dtype)
 
 
-def _slice_index(coords: Sequence[Index], types: Sequence[Type], *, starts: Ints, sizes: Ints, steps: Ints) -> list[Part]:
+def _slice_index(coords: Sequence[Index], types: Sequence[Type], *, starts: Ints, sizes: Ints,
+                 steps: Ints) -> list[Part]:
     return [Part(0, tuple(c * step + start for c, start, step in zip(coords, starts, steps)))]
 
 
@@ -231,7 +234,8 @@ def _embed_infer(x: Type, *, shape: Ints, starts: Ints, steps: Ints, value: Any)
     return Type(shape, x.dtype)
 
 
-def _embed_index(coords: Sequence[Index], types: Sequence[Type], *, shape: Ints, starts: Ints, steps: Ints, value: Any) -> list[Part]:
+def _embed_index(coords: Sequence[Index], types: Sequence[Type], *, shape: Ints, starts: Ints, steps: Ints,
+                 value: Any) -> list[Part]:
     at, guards = [], []
     for c, n, start, step in zip(coords, types[0].shape, starts, steps):
         ahead = c - start if step > 0 else c * -1 + start
@@ -268,7 +272,8 @@ def window(t: Tensor, starts: Ints, sizes: Ints, steps: Ints | None = None) -> T
     return apply(SLICE, (t,), {"starts": starts, "sizes": sizes, "steps": steps})
 
 
-def embed(t: Tensor, shape: Ints, starts: Ints, steps: Ints | None = None, value: bool | int | float | complex = 0) -> Tensor:
+def embed(t: Tensor, shape: Ints, starts: Ints, steps: Ints | None = None,
+          value: bool | int | float | complex = 0) -> Tensor:
     """The transpose of `window`: a tensor of `shape` that holds `t` there, and `value` elsewhere."""
     steps = _plain_steps(t.shape, steps) if steps is not None else (1,) * len(starts)
     if t.shape == shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, shape) if n):
@@ -284,7 +289,7 @@ def along(t: Tensor, axis: int, start: int, size: int, step: int = 1) -> Tensor:
     return window(t, tuple(starts), tuple(sizes), tuple(steps))
 
 
-# -- concat: an op with several parts --------------------------------------------------------------------------------------
+# -- concat: an op with several parts ----------------------------------------------------------------------------------
 def _concat_infer(*xs: Type, axis: int) -> Type:
     first = xs[0]
     if not 0 <= axis < first.ndim:

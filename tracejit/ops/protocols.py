@@ -55,7 +55,8 @@ NUMPY_FUNCTIONS.update({
     np.shares_memory: lambda a, b, max_work=None: False,
     np.may_share_memory: lambda a, b, max_work=None: False,
 })
-for _f in (np.array2string, np.array_repr, np.array_str, np.save, np.savez, np.savez_compressed, np.savetxt, np.min_scalar_type):
+for _f in (np.array2string, np.array_repr, np.array_str, np.save, np.savez, np.savez_compressed, np.savetxt,
+           np.min_scalar_type):
     NUMPY_FUNCTIONS[_f] = _on_arrays(_f)
 
 __all__: list[str] = []

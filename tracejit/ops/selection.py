@@ -60,7 +60,7 @@ def _aligned(name: str, x: Any, indices: Any, axis: int | None) -> tuple[Tensor,
 
 @composite(numpy=np.take_along_axis)
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
-    """For each place of `indices`, the element of `x` there but at that index along `axis`: what argsort's result is for."""
+    """For each place of `indices`, the element of `x` there but at that index along `axis`: argsort's result sorts."""
     t, i, k = _aligned("take_along_axis", x, indices, axis)
     return pick(t, _every_axis(t, i, k), tuple(range(t.ndim)))
 
@@ -143,8 +143,9 @@ def scatter_nd(indices: Any, updates: Any, shape: Any) -> Tensor:
     return put(zeros, v, parts, tuple(range(len(parts))), "add")
 
 
-def one_hot(indices: Any, depth: int, dtype: Any = None, axis: int = -1, on_value: Any = 1, off_value: Any = 0) -> Tensor:
-    """A new dim of extent `depth` holding `on_value` at each index and `off_value` elsewhere (everywhere, if out of range).
+def one_hot(indices: Any, depth: int, dtype: Any = None, axis: int = -1, on_value: Any = 1,
+            off_value: Any = 0) -> Tensor:
+    """A new dim of extent `depth`: `on_value` at each index, `off_value` elsewhere (everywhere, if it is out of range).
 
     >>> one_hot([2, 0], 3).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]

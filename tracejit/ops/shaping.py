@@ -1,7 +1,7 @@
 """Functions that move elements, made of the movement primitives.
 
-In: tensors. Out: the same elements in other shapes, orders and numbers: dims (moveaxis, expand_dims, squeeze, ...), joining and
-splitting (concat, stack, split, ...), repeating and moving along axes (tile, repeat, roll, flip, pad, ...).
+In: tensors. Out: the same elements in other shapes, orders and numbers: dims (moveaxis, expand_dims, squeeze, ...),
+joining and splitting (concat, stack, split, ...), repeating and moving along axes (tile, repeat, roll, flip, pad, ...).
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from tracejit.ops.movement import (
 from tracejit.tensor import Tensor
 
 
-# -- dims ------------------------------------------------------------------------------------------------------------------
+# -- dims --------------------------------------------------------------------------------------------------------------
 def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
     """Dims in the order `axes`."""
     return transpose(x, axes)
-
-
 
 
 @composite(numpy=np.matrix_transpose)
@@ -56,8 +54,8 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Tensor:
     (3, 4, 2)
     """
     t = strong(x)
-    from_, to = ([normalize_axis("moveaxis", a, t.ndim) for a in (given if isinstance(given, (tuple, list)) else (given,))]
-                 for given in (source, destination))
+    given = [axes if isinstance(axes, (tuple, list)) else (axes,) for axes in (source, destination)]
+    from_, to = ([normalize_axis("moveaxis", a, t.ndim) for a in axes] for axes in given)
     if len(from_) != len(to) or len(set(from_)) != len(from_) or len(set(to)) != len(to):
         raise ValueError(f"moveaxis: source {source} and destination {destination} must have as many different axes")
     order = [k for k in range(t.ndim) if k not in from_]
@@ -94,7 +92,8 @@ def expand_dims(x: Any, axis: Any = 0) -> Tensor:
 def squeeze(x: Any, axis: Any = None) -> Tensor:
     """Without the dims `axis` (all of extent 1 if not given); ValueError if one has another extent."""
     t = strong(x)
-    axes = tuple(k for k, n in enumerate(t.shape) if n == 1) if axis is None else normalize_axes("squeeze", axis, t.ndim)
+    ones = tuple(k for k, n in enumerate(t.shape) if n == 1)
+    axes = ones if axis is None else normalize_axes("squeeze", axis, t.ndim)
     if any(t.shape[k] != 1 for k in axes):
         raise ValueError(f"squeeze: dims {axes} of shape {t.shape} are not all of extent 1")
     return reshaped(t, tuple(n for k, n in enumerate(t.shape) if k not in axes))
@@ -142,13 +141,13 @@ atleast_3d = _at_least("atleast_3d", np.atleast_3d, lambda t: t if t.ndim > 2 el
     t, (*t.shape, 1) if t.ndim == 2 else (1, t.size, 1)))
 
 
-# -- joining and splitting -------------------------------------------------------------------------------------------------
+# -- joining and splitting ---------------------------------------------------------------------------------------------
 def _promoted(name: str, xs: Any) -> list[Tensor]:
     """Tensors of one dtype; a tensor stands for its rows."""
     ts = [as_tensor(x) for x in xs]
     if not ts:
         raise ValueError(f"{name}: needs at least one tensor")
-    weak = [t.dtype.kind for t in ts if t._weak]
+    weak: list[str] = [t.dtype.kind for t in ts if t._weak]
     dtype = dtypes.result_dtype([t.dtype for t in ts if not t._weak], weak)
     return [cast(t, dtype) for t in ts]
 
@@ -207,7 +206,7 @@ def _stack_nested(x: Any, dtype: Any) -> Tensor:
     collect(x)
     if dtype is None:
         found = [t for t in leaves if isinstance(t, Tensor)]
-        weak = [t.dtype.kind for t in found if t._weak]
+        weak: list[str] = [t.dtype.kind for t in found if t._weak]
         weak += [dtypes.weak_kind(v) for v in leaves if not isinstance(v, Tensor)]
         dtype = dtypes.result_dtype([t.dtype for t in found if not t._weak], weak)
 
@@ -279,15 +278,17 @@ def _stacked(name: str, numpy: Any, grow: Callable[..., Any], axis: int, doc: st
     return composite(numpy=numpy)(function)
 
 
-hstack = _stacked("hstack", np.hstack, atleast_1d, 1, "Tensors side by side: joined along the second dim, vectors along the first.")
-vstack = _stacked("vstack", np.vstack, atleast_2d, 0, "Tensors on top of each other: vectors become rows, then joined along the first dim.")
+hstack = _stacked("hstack", np.hstack, atleast_1d, 1,
+                  "Tensors side by side: joined along the second dim, vectors along the first.")
+vstack = _stacked("vstack", np.vstack, atleast_2d, 0,
+                  "Tensors on top of each other: vectors become rows, then all are joined along the first dim.")
 dstack = _stacked("dstack", np.dstack, atleast_3d, 2, "Tensors joined along the third dim.")
 column_stack = _stacked("column_stack", np.column_stack,
-                        lambda x: (t := strong(x)) if np.ndim(x) > 1 else reshaped(t := strong(x), (t.size, 1)), 1,
+                        lambda x: t if (t := strong(x)).ndim > 1 else reshaped(t, (t.size, 1)), 1,
                         "Vectors as the columns of a matrix.")
 
 
-# -- repeating and moving along axes ---------------------------------------------------------------------------------------
+# -- repeating and moving along axes -----------------------------------------------------------------------------------
 @composite(numpy=np.tile)
 def tile(x: Any, repetitions: Any) -> Tensor:
     """The whole of `x` repeated along each dim.
@@ -309,7 +310,7 @@ def tile(x: Any, repetitions: Any) -> Tensor:
 
 @composite(numpy=np.repeat, method=True)
 def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
-    """Each element repeated, along `axis` (of all elements if None): as often as `repeats` says, one number or one for each.
+    """Each element repeated along `axis` (None: of the flat tensor) `repeats` times: one number, or one for each.
 
     >>> repeat([1, 2], 2).tolist(), repeat([1, 2], [1, 3]).tolist()
     ([1, 1, 2, 2], [1, 2, 2, 2])
@@ -362,7 +363,7 @@ def _runs(places: np.ndarray) -> list[tuple[int, int, int]]:
 
 @composite(numpy=np.roll)
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
-    """Elements moved forward by `shift` along `axis` (of all elements if None); what falls off the end comes in at the start.
+    """Elements moved on by `shift` along `axis` (None: of the flat tensor); what falls off the end comes in in front.
 
     >>> roll([1, 2, 3], 1).tolist()
     [3, 1, 2]
@@ -423,7 +424,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     return swapaxes(flip(t, j), i, j) if turns == 1 else flip(swapaxes(t, i, j), j)
 
 
-# -- padding ---------------------------------------------------------------------------------------------------------------
+# -- padding -----------------------------------------------------------------------------------------------------------
 def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
     """(before, after) for each dim, of one number, one pair, or one pair for each dim."""
     try:
@@ -435,10 +436,10 @@ def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
 
 @composite(numpy=np.pad)
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
-    """`x` with elements added around: `pad_width` is one number, a (before, after) pair, a pair for each dim, or {axis: width}.
+    """`x` with elements added around. `pad_width`: one number, a (before, after) pair, one for each dim, {axis: width}.
 
-    mode: "constant" (`constant_values`, in the same forms), "edge" (the nearest element), "reflect" (mirrored, without the
-    edge), "symmetric" (mirrored, with the edge) or "wrap" (from the other end).
+    mode: "constant" (`constant_values`, in the same forms), "edge" (the nearest element), "reflect" (mirrored, without
+    the edge), "symmetric" (mirrored, with the edge) or "wrap" (from the other end).
 
     >>> pad([1, 2, 3], 2, "reflect").tolist()
     [3, 2, 1, 2, 3, 2, 1]
@@ -478,7 +479,7 @@ def _pad_constant(t: Tensor, widths: Sequence[tuple[int, int]], value: Any) -> T
     return t
 
 
-# -- diagonals -------------------------------------------------------------------------------------------------------------
+# -- diagonals ---------------------------------------------------------------------------------------------------------
 @composite(numpy=np.diag)
 def diag(x: Any, k: int = 0) -> Tensor:
     """A matrix with the vector `x` on its k-th diagonal, or the k-th diagonal of a matrix.
@@ -496,7 +497,7 @@ def diag(x: Any, k: int = 0) -> Tensor:
     return reshaped(embed(t, (n * n,), (k if k >= 0 else -k * n,), (n + 1,)), (n, n))
 
 
-# -- methods ---------------------------------------------------------------------------------------------------------------
+# -- methods -----------------------------------------------------------------------------------------------------------
 def _transpose_method(self: Tensor, *axes: Any) -> Tensor:
     """Dims in the order given (as numbers or one sequence); reversed if none are."""
     given = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes or None
@@ -508,8 +509,8 @@ Tensor.T = property(transpose, doc="Dims in reversed order.")  # type: ignore[at
 Tensor.mT = property(matrix_transpose, doc="The last two dims swapped.")  # type: ignore[attr-defined]
 
 __all__ = [
-    "permute_dims", "matrix_transpose", "moveaxis", "swapaxes", "expand_dims", "squeeze", "broadcast_arrays", "broadcast_shapes",
-    "ravel", "flatten", "atleast_1d", "atleast_2d", "atleast_3d",
+    "permute_dims", "matrix_transpose", "moveaxis", "swapaxes", "expand_dims", "squeeze",
+    "broadcast_arrays", "broadcast_shapes", "ravel", "flatten", "atleast_1d", "atleast_2d", "atleast_3d",
     "concat", "concatenate", "stack", "unstack", "split", "array_split", "hstack", "vstack", "dstack", "column_stack",
     "tile", "repeat", "roll", "flip", "flipud", "fliplr", "rot90", "pad", "diag",
 ]

@@ -1,6 +1,6 @@
 """Order: sort, argsort, top_k, searchsorted; and nonzero, whose result's shape depends on the values.
 
-In: tensors. Out: sorted values or int64 positions. Sorting is stable; nan counts as the largest value. These are library calls.
+In: tensors. Out: sorted values or int64 positions. Sorting is stable; nan counts as the largest. All are library calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tracejit.ops.shaping import flip, ravel
 from tracejit.tensor import Tensor, apply
 
 
-# -- sort and argsort, along the last axis ---------------------------------------------------------------------------------
+# -- sort and argsort, along the last axis -----------------------------------------------------------------------------
 def _needs_dims(x: Type, name: str) -> None:
     if not x.ndim:
         raise ValueError(f"{name}: a 0-d tensor has no axis to sort along")
@@ -94,7 +94,8 @@ def sort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: boo
 
 
 @composite(numpy=np.argsort, method=True)
-def argsort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: bool = True, kind: Any = None) -> Tensor:
+def argsort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: bool = True,
+            kind: Any = None) -> Tensor:
     """int64 positions that sort `x` along `axis`; equal elements stay in their order.
 
     >>> argsort([3, 1, 2]).tolist()
@@ -114,7 +115,7 @@ def _positions(t: Tensor, descending: bool) -> Tensor:
 
 
 def top_k(x: Any, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The `k` largest elements along `axis`, largest first, and their int64 positions (of equal ones the first comes first).
+    """The `k` largest elements along `axis`, largest first, and their int64 positions (of equal ones, the first first).
 
     >>> [t.tolist() for t in top_k([1, 5, 3], 2)]
     [[5, 3], [1, 2]]
@@ -127,7 +128,7 @@ def top_k(x: Any, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
     return _back(take_along_axis(t, places, axis=-1), at), _back(places, at)
 
 
-# -- searchsorted ----------------------------------------------------------------------------------------------------------
+# -- searchsorted ------------------------------------------------------------------------------------------------------
 def _searchsorted_infer(x: Type, v: Type, *, side: str) -> Type:
     if x.ndim != 1 or x.dtype != v.dtype or side not in ("left", "right"):
         raise ValueError(f"searchsorted: needs a sorted vector, values of its dtype and side left or right; "
@@ -142,7 +143,7 @@ SEARCHSORTED = primitive("searchsorted", "library", infer=_searchsorted_infer,
 
 @composite(numpy=np.searchsorted, method=True)
 def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Tensor:
-    """For each of `x2`, the int64 position in the sorted vector `x1` before which (side "left") or after which it belongs.
+    """The int64 positions in the sorted vector `x1` at which `x2` belong: before equal ones (side "left") or after.
 
     >>> searchsorted([1, 3, 5], [3, 4]).tolist()
     [1, 2]
@@ -154,13 +155,14 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     return apply(SEARCHSORTED, (cast(a, dtype), cast(v, dtype)), {"side": side})
 
 
-# -- nonzero ---------------------------------------------------------------------------------------------------------------
+# -- nonzero -----------------------------------------------------------------------------------------------------------
 def _values(name: str, x: Any) -> np.ndarray:
     """The values, which must be known now."""
     t = strong(x)
     if isinstance(t._value, Node):
-        raise TracerError(f"{name}: the shape of the result depends on the values of a traced tensor (at {user_line()}); "
-                          f"use tj.where(condition, x, y), or sum(where=...), or call it outside the compiled function")
+        raise TracerError(f"{name}: the shape of the result depends on the values of a traced "
+                          f"tensor (at {user_line()}); use tj.where(condition, x, y), or sum(where=...), or call it "
+                          f"outside the compiled function")
     return t._value
 
 

@@ -2,10 +2,10 @@
 
 In: a tensor and an index. Out: a new tensor; an assignment rebinds the handle (in place when it owns its buffer alone).
 
-When nothing records, NumPy does it. Otherwise `understand` takes the index apart into a window (ints and slices), a reshape (dropped
-and new dims) and a gather along the dims that arrays index; writes go the same way back.
-Which elements a boolean mask selects must be known for a read, since the shape of the result depends on it; a write through a mask
-known only at run time is a `where`.
+When nothing records, NumPy does it. Otherwise `understand` takes the index apart into a window (ints and slices), a
+reshape (dropped and new dims) and a gather along the dims that arrays index; writes go the same way back.
+Which elements a boolean mask selects must be known for a read, since the shape of the result depends on it; a write
+through a mask known only at run time is a `where`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Shape = tuple[int, ...]
 class Selection:
     """What an index means for one shape.
 
-    A window of the tensor in `shape` (ints dropped, new dims put in); then, if `arrays`, a gather of them along `axes` of that,
-    whose dims end up at `place` of the result. `mask` is a boolean tensor known only at run time, over the dims from
-    `mask_axis` on.
+    A window of the tensor in `shape` (ints dropped, new dims put in); then, if `arrays`, a gather of them along `axes`
+    of that, whose dims end up at `place` of the result. `mask` is a boolean tensor known only at run time, over the
+    dims from `mask_axis` on.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Selection:
                 for a in self.arrays]
 
 
-# -- taking an index apart -------------------------------------------------------------------------------------------------
+# -- taking an index apart ---------------------------------------------------------------------------------------------
 def _known(t: Tensor) -> np.ndarray | None:
     """The values of a tensor if they cannot change from call to call."""
     value = t._value
@@ -65,8 +65,8 @@ def _known(t: Tensor) -> np.ndarray | None:
 
 
 def _item(item: Any) -> Any:
-    """One part of an index as None, Ellipsis, slice, int, an integer or bool array (known), or such a Tensor (not known)."""
-    if item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool):
+    """One part of an index as None, Ellipsis, slice, int, an integer or bool array (known), or such a Tensor (not)."""
+    if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
         return int(item) if isinstance(item, np.integer) else item
     if isinstance(item, (bool, np.bool_)):
         return np.array(item)
@@ -75,7 +75,7 @@ def _item(item: Any) -> Any:
         return np.zeros(0, np.int64)
     if isinstance(item, (list, tuple)) and not core._holds_tensor(item):
         found = np.array(item)
-    elif isinstance(item, (Tensor, np.ndarray, list, tuple)) or hasattr(item, "__array__") or hasattr(item, "__tensor__"):
+    elif isinstance(item, (np.ndarray, list, tuple)) or core._holds_tensor(item) or hasattr(item, "__array__"):
         tensor = as_tensor(item)
         known = _known(tensor)
         if known is None and tensor.dtype.kind == "b" and state.trace is not None:
@@ -167,7 +167,7 @@ def _take_mask(found: Selection, mask: Tensor | np.ndarray, shape: Shape, axis: 
     """Add a boolean mask over the dims from `axis` on; the axis after it."""
     for k, n in enumerate(mask.shape):
         if shape[axis + k] != n:
-            raise IndexError(f"boolean index did not match: axis {axis + k} has size {shape[axis + k]}, the mask has {n}")
+            raise IndexError(f"boolean index did not match: axis {axis + k} has size {shape[axis + k]}, the mask {n}")
     if isinstance(mask, Tensor):
         if not writing or found.mask is not None:
             raise _unknown_mask("" if not writing else "next to another")
@@ -185,14 +185,13 @@ def _take_mask(found: Selection, mask: Tensor | np.ndarray, shape: Shape, axis: 
 
 
 def _unknown_mask(where: str) -> TracerError:
-    place = user_line()
     return TracerError(
-        f"a boolean mask known only at run time cannot be used {where or 'to select elements'}, since the shape of the result "
-        f"would depend on its values (at {place}). Write tj.where(mask, t, other), t.at[mask].set(value) or t[mask] = value, "
-        f"or reduce with where=mask")
+        f"a boolean mask known only at run time cannot be used {where or 'to select elements'}, since the shape of the "
+        f"result would depend on its values (at {user_line()}). Write tj.where(mask, t, other), "
+        f"t.at[mask].set(value) or t[mask] = value, or reduce with where=mask")
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------
 def _plain(index: Any) -> Any:
     """An index for NumPy: tensors replaced by their arrays."""
     kind = type(index)
@@ -200,7 +199,7 @@ def _plain(index: Any) -> Any:
         return index
     if kind is tuple:
         return tuple([_plain(i) for i in index])
-    if isinstance(index, Tensor) or hasattr(index, "__tensor__") or (isinstance(index, list) and core._holds_tensor(index)):
+    if core._holds_tensor(index):
         return as_tensor(index)._value
     return index
 
@@ -208,7 +207,7 @@ def _plain(index: Any) -> Any:
 def get(t: Tensor, index: Any) -> Tensor:
     """t[index], with NumPy's meaning of every kind of index. The result is a value of its own, never a view."""
     if not state.active:
-        array = t._value
+        array: Any = t._value
         out = array[_plain(index)]
         if type(out) is not np.ndarray:
             return wrap(np.asarray(out))
@@ -226,12 +225,13 @@ def get(t: Tensor, index: Any) -> Tensor:
 
 
 def _region(t: Tensor, selection: Selection) -> Tensor:
-    return reshaped(window(t, tuple(selection.starts), tuple(selection.sizes), tuple(selection.steps)), tuple(selection.shape))
+    part = window(t, tuple(selection.starts), tuple(selection.sizes), tuple(selection.steps))
+    return reshaped(part, tuple(selection.shape))
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------------------------------
 def _fits(t: Tensor, value: Any, mode: str) -> Any:
-    """A value to be put into `t`: a Python number or a Tensor, in t's dtype. Floats put into integers are truncated, as in NumPy."""
+    """A value to be put into `t`, in t's dtype: a Python number or a Tensor. Integers truncate floats, as in NumPy."""
     number = isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
     if not number:
         value = as_tensor(value)
@@ -300,7 +300,7 @@ def _broadcast_value(value: Any, shape: Shape, dtype: np.dtype) -> Tensor:
 
 
 def _spread(value: Any, shape: Shape, rest: Shape, place: int, dtype: np.dtype) -> Tensor:
-    """A value broadcast to a selection of arrays of `shape` at `place` among `rest`, with those dims moved to the front."""
+    """A value broadcast to what arrays of `shape` select at `place` among `rest`, with those dims in front."""
     spread = _broadcast_value(value, rest[:place] + shape + rest[place:], dtype)
     n = len(shape)
     return permuted(spread, (*range(place, place + n), *range(place), *range(place + n, spread.ndim)))
@@ -340,12 +340,12 @@ def assign(t: Tensor, index: Any, value: Any) -> None:
         value = value._value
     if type(value) not in (int, float, bool) and t._value.dtype.kind != "c":
         value = as_tensor(_fits(t, value, "set"))._value
-    array = t._value if owned(t) else np.array(t._value, order="C")
+    array: Any = t._value if owned(t) else np.array(t._value, order="C")
     array[_plain(index)] = value
     t._value = array
 
 
-# -- t.at ------------------------------------------------------------------------------------------------------------------
+# -- t.at --------------------------------------------------------------------------------------------------------------
 class At:
     """`t.at[index]` names a place in a tensor; its methods give new tensors.
 
@@ -394,7 +394,7 @@ class Place:
     def divide(self, value: Any) -> Tensor:
         """The tensor divided by `value` there (floats only)."""
         if self.tensor.dtype.kind not in "fc":
-            raise TypeError(f"at[].divide: a {self.tensor.dtype} tensor cannot hold quotients; cast it to a float dtype")
+            raise TypeError(f"at[].divide: a {self.tensor.dtype} tensor cannot hold quotients; cast it to a float")
         return self.tensor / self._ones("mul", value)  # type: ignore[operator]
 
     def power(self, value: Any) -> Tensor:
@@ -416,8 +416,8 @@ class Place:
         return written(full(1, t.shape, t.dtype), self.index, _fits(t, value, mode), mode)
 
 
-Tensor.__getitem__ = get  # type: ignore[attr-defined]
-Tensor.__setitem__ = assign  # type: ignore[attr-defined]
+Tensor.__getitem__ = get  # type: ignore[method-assign]
+Tensor.__setitem__ = assign  # type: ignore[method-assign]
 Tensor.at = property(At, doc=At.__doc__)  # type: ignore[attr-defined]
 
 
