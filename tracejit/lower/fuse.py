@@ -98,7 +98,9 @@ def is_gemm(node: Node) -> bool:
 
 
 def is_scatter(node: Node) -> bool:
-    return node.op.kind == "indexing" and "mode" in node.attrs
+    """A scatter that a kernel can run: real and imaginary parts apart, which a product of complex numbers is not."""
+    mode = node.attrs.get("mode") if node.op.kind == "indexing" else None
+    return mode is not None and not (mode == "mul" and node.dtype.kind == "c")
 
 
 def in_loop(node: Node) -> bool:
@@ -107,7 +109,7 @@ def in_loop(node: Node) -> bool:
     if kind == "reduction":
         return loops.can_accumulate(node)
     return (kind in ("elementwise", "source", "movement") and node.op is not INPUT) or (
-        kind == "indexing" and not is_scatter(node)
+        kind == "indexing" and "mode" not in node.attrs
     )
 
 
@@ -182,7 +184,7 @@ def place(graph: Graph) -> Placement:
                         force(i)
         elif folds(node):
             roots.add(node)
-    cost = _measure(graph, placement)
+    _measure(graph, placement)
     demands: Demands = {n: set() for n in (*graph.inputs, *graph.nodes)}
     for node in reversed(graph.nodes):
         if node in roots:
@@ -193,7 +195,7 @@ def place(graph: Graph) -> Placement:
         wanted = demands[node]
         if not wanted or node.op is CONSTANT:
             continue
-        if _repeats_too_much(node, wanted, cost[node]):
+        if _repeats_too_much(node, wanted, placement):
             roots.add(node)
             _demand(node, squeezed(node.shape), identity(node.shape), False, demands)
         else:
@@ -232,33 +234,40 @@ def _demand(node: Node, space: tuple[int, ...], coords: Coords, guarded: bool, d
             demands[i].add((space, c, guarded))
 
 
-def _measure(graph: Graph, placement: Placement) -> dict[Node, int]:
-    """Work per element of each node with everything folded in. Where a kernel would grow beyond KERNEL_COST nodes, or
-    movement nest too deep, a node gets a buffer."""
-    cost: dict[Node, int] = dict.fromkeys(graph.inputs, 1)
+def _measure(graph: Graph, placement: Placement) -> None:
+    """Find what is folded into each node. Where a kernel would grow beyond KERNEL_COST nodes, or movement nest too
+    deep, a node gets a buffer."""
     depth: dict[Node, int] = dict.fromkeys(graph.inputs, 0)
     for node in graph.nodes:
+        depth[node] = 0
+        placement.folded[node] = alone = frozenset((node,))
         if is_scalar_constant(node) or not in_loop(node):
-            cost[node], depth[node], placement.folded[node] = 1, 0, frozenset((node,))
             continue
         free = [i for i in set(node.inputs) if not placement.stored(i)]
-        folded = placement.folded[node] = frozenset((node,)).union(*(placement.folded[i] for i in free))
-        depth[node] = (node.op.kind != "elementwise") + max((depth[i] for i in free), default=0)
-        if node.type.size > 1 and (len(folded) > KERNEL_COST or depth[node] > MOVEMENT_DEPTH):  # type: ignore[union-attr]
+        placement.folded[node] = alone.union(*(placement.folded[i] for i in free))
+        deep = (node.op.kind != "elementwise") + max((depth[i] for i in free), default=0)
+        if node.type.size > 1 and (len(placement.folded[node]) > KERNEL_COST or deep > MOVEMENT_DEPTH):  # type: ignore[union-attr]
             placement.roots.add(node)
-        reads = {i for n in folded for i in n.inputs if placement.stored(i)}
-        cost[node] = len(reads) + sum(len(n.inputs) - 1 if n.op.kind == "movement" else n.op.cost for n in folded)
-        if placement.stored(node):
-            cost[node], depth[node] = 1, 0
-    return cost
+        if not placement.stored(node):
+            depth[node] = deep
 
 
-def _repeats_too_much(node: Node, wanted: set[Want], cost: int) -> bool:
+def _cost(node: Node, placement: Placement) -> int:
+    """Work per element of computing a node with everything folded in: its reads and its arithmetic."""
+    folded = placement.folded[node]
+    reads = {i for n in folded for i in n.inputs if placement.stored(i)}
+    return len(reads) + sum(len(n.inputs) - 1 if n.op.kind == "movement" else n.op.cost for n in folded)
+
+
+def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bool:
     if node.type.size <= 1 or (node.op.kind == "source" and node.op.cost <= 4):  # type: ignore[union-attr]
         return False
-    if (len({w[:2] for w in wanted}) - 1) * cost > REPEAT_LIMIT:
-        return True
-    return cost > BROADCAST_COST and any(_repeated_over_rows(*want) for want in wanted)
+    places = len({w[:2] for w in wanted})
+    over_rows = any(_repeated_over_rows(*want) for want in wanted)
+    if places == 1 and not over_rows:
+        return False
+    cost = _cost(node, placement)
+    return (places - 1) * cost > REPEAT_LIMIT or (over_rows and cost > BROADCAST_COST)
 
 
 def _repeated_over_rows(space: tuple[int, ...], coords: Coords, guarded: bool) -> bool:

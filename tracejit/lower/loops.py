@@ -125,7 +125,7 @@ class Writer:
         self.checks: list[int] = []
         self.nodes: dict[Node, None] = {}  # in the order they were first written
         self.carries: dict[Node, Any] = {}
-        self.memo: dict[Any, Any] = {}
+        self.memo: dict[Any, dict[Node, Any]] = {}
         self.indices: dict[Index, Value] = {}
         self.read_memo: dict[Any, int] = {}
         self.numbers: dict[Any, Value] = {}
@@ -136,7 +136,7 @@ class Writer:
         if folds(node):
             value = self._fold(node)
         else:
-            value = self._expand(node, coords, None)
+            value = self.value(node, coords)
         if store:
             self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
 
@@ -182,48 +182,45 @@ class Writer:
     # -- values -----------------------------------------------------------------------------------------------------
     def value(self, node: Node, coords: Coords, mask: Value | None = None) -> Any:
         """The value of `node` at `coords`; lanes outside `mask` may hold anything but read nothing."""
-        key = (node, coords, None if mask is None else mask.index)
-        found = self.memo.get(key)
+        known = self._known(coords, mask)
+        found = known.get(node)
         if found is None:
-            if node in self.carries and coords == self.coords_of(node):
-                return self.carries[node]
-            if is_scalar_constant(node):
-                found = literal(self.builder, node.attrs["value"].item(), node.dtype)
-            elif self.placement.stored(node) and not self._is_mine(node, coords):
-                found = self._load(node, coords, mask)
-            else:
-                found = self._expand(node, coords, mask)
-            self.memo[key] = found
+            for n in self._unknown(node, coords, known):
+                found = known[n] = self._compute(n, coords, mask)
         return found
 
+    def _known(self, coords: Coords, mask: Value | None) -> dict[Node, Any]:
+        """What has been computed at these coordinates under this mask."""
+        return self.memo.setdefault((coords, None if mask is None else mask.index), {})
+
+    def _unknown(self, node: Node, coords: Coords, known: dict[Node, Any]) -> list[Node]:
+        """The nodes still to compute at `coords` for `node`, inputs first: chains are written from their start, so that
+        Python's stack does not grow with the graph."""
+        order: list[Node] = []
+        seen = set()
+        stack = [(node, False)]
+        while stack:
+            n, done = stack.pop()
+            if done:
+                order.append(n)
+            elif n not in seen and n not in known:
+                seen.add(n)
+                stack.append((n, True))
+                if n.op.kind == "elementwise" and (not self.placement.stored(n) or self._is_mine(n, coords)):
+                    stack.extend((i, False) for i in reversed(n.inputs))
+        return order
+
     def _is_mine(self, node: Node, coords: Coords) -> bool:
-        """A map root of this kernel met at its own coordinates is recomputed in registers, never read back."""
+        """A root of this kernel met at its own coordinates is computed in registers, never read back."""
         return node in self.mine and coords == self.coords_of(node)
 
-    def _expand(self, node: Node, coords: Coords, mask: Value | None) -> Any:
-        """A node computed here, from its inputs."""
-        # Long chains are written from the bottom, so that Python's stack never grows with the graph.
-        self._prepare(node, coords, mask)
-        return self._combine(node, coords, mask)
-
-    def _prepare(self, node: Node, coords: Coords, mask: Value | None) -> None:
-        stack = [(node, coords)]
-        order: list[tuple[Node, Coords]] = []
-        seen: set[tuple[Node, Coords]] = set()
-        while stack:
-            item = stack.pop()
-            n, c = item
-            if item in seen or n.op.kind not in ("elementwise",):
-                continue
-            seen.add(item)
-            order.append(item)
-            for i in n.inputs:
-                if (i, c, None if mask is None else mask.index) not in self.memo and not self.placement.stored(i):
-                    stack.append((i, c))
-        for n, c in reversed(order[1:]):
-            self.value(n, c, mask)
-
-    def _combine(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+    def _compute(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        if node in self.carries and coords == self.coords_of(node):
+            return self.carries[node]
+        if is_scalar_constant(node):
+            return self.number(node.attrs["value"].item(), node.dtype)
+        if self.placement.stored(node) and not self._is_mine(node, coords):
+            return self._load(node, coords, mask)
         kind = node.op.kind
         self.nodes[node] = None
         if kind == "elementwise":
