@@ -83,7 +83,7 @@ def _register(cls: type) -> None:
         return tuple(getattr(x, n) for n in present), present, present
 
     def put_together(present: tuple[str, ...], children: Iterable[Any]) -> Any:
-        x = object.__new__(cls)
+        x = cls.__new__(cls)
         for n, child in zip(present, children):
             object.__setattr__(x, n, child)
         return x
