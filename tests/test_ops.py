@@ -121,11 +121,13 @@ def compiled(op: Op, chosen: Sequence[Sample]) -> list[np.ndarray]:
     return [t.numpy() for t in tj.function(run)(*arguments)]
 
 
+@pytest.mark.filterwarnings("ignore:.*has been decorated")
 @pytest.mark.parametrize("name", OPS)
 def test_compiled_is_eager(name: str, rng: np.random.Generator) -> None:
     op = OPS[name]
-    for d in COMPILED:
+    for k, d in enumerate(COMPILED):
         chosen = samples(op, d, rng)
+        chosen = chosen if k == 0 or len(chosen) < 12 else chosen[k % 4::4]  # all shapes and layouts for the first
         for sample, found in zip(chosen, compiled(op, chosen) if chosen else ()):
             wanted = eager(op, sample)
             complex_ = any(a.dtype.kind == "c" for a in sample.arrays)
