@@ -561,7 +561,7 @@ def function(f: Callable[..., Any] | None = None, *, static_argnames: Sequence[s
 
 def _count_decoration(f: Any) -> None:
     """Warn once where one piece of code is decorated again and again: each new function has to be traced anew."""
-    code = getattr(f, "__code__", None)
+    code = getattr(inspect.unwrap(f), "__code__", None)  # grad(f) is told from grad(g)
     if code is None:
         return
     key = code.co_filename, code.co_firstlineno, code.co_name
