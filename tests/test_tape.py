@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import warnings
@@ -68,6 +69,20 @@ def test_structures_of_targets_and_sources() -> None:
     assert g["b"][0].item() == 3 + 6
     assert g["b"][1].item() == 0
     assert isinstance(g["b"], tuple)
+
+
+def test_dataclasses_as_structures() -> None:
+    @dataclasses.dataclass
+    class Layer:
+        w: tj.Variable
+        b: tj.Variable
+
+    layer = Layer(tj.Variable(2.0), tj.Variable(1.0))
+    with tj.GradientTape() as tape:
+        y = Layer(layer.w * layer.b, layer.w * 3)
+    g = tape.gradient(y, layer)
+    assert isinstance(g, Layer)
+    assert (g.w.item(), g.b.item()) == (4, 2)
 
 
 def test_targets_that_are_not_scalar_are_summed_or_weighed() -> None:

@@ -348,11 +348,11 @@ def _columns(tape: GradientTape, inputs: Inputs, outs: Sequence[Tensor]) -> list
     found: list[list[Tensor]] = [[] for _ in outs]
     for x in inputs.values:
         key, axes = tape.key(x), ((1, 1j) if x.dtype.kind == "c" else (1,))
-        moved = [[tape.tangents({key: t * by}, outs) for by in axes] for t in basis(x)]  # type: ignore[operator]
+        moved: Any = [[tape.tangents({key: t * by}, outs) for by in axes] for t in basis(x)]  # type: ignore[operator]
         for j, y in enumerate(outs):
             columns = []
             for along in moved:
-                parts: list[Any] = [m[j] * by for m, by in zip(along, axes, strict=True) if m[j] is not None]
+                parts = [m[j] * by for m, by in zip(along, axes, strict=True) if m[j] is not None]
                 columns.append(sum(parts[1:], start=parts[0]) if parts else None)
             matrix = _matrix([c if c is None else core.cast(c, x.dtype) for c in columns], x.shape, y.shape, x.dtype)
             found[j].append(permuted(matrix, (*range(x.ndim, x.ndim + y.ndim), *range(x.ndim))))

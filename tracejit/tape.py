@@ -21,6 +21,7 @@ from tracejit.ops import core
 from tracejit.ops.movement import TRANSPOSE, embed, joined, reshaped
 from tracejit.tensor import Tensor, apply, state, taping
 from tracejit.trace.autodiff import Key, Recording, accumulate, backward, dependents, differentiable, forward
+from tracejit.trace.signature import NAMESPACE, flatten
 from tracejit.variable import Snapshot, Variable, source_of
 
 
@@ -102,7 +103,9 @@ class GradientTape(Recording):
 
     def watch(self, tensor: Any) -> None:
         """Follow a tensor or variable, or every one in a structure."""
-        for x in optree.tree_leaves(tensor):
+        for x in flatten(tensor)[0]:
+            if x is None:
+                continue
             if not isinstance(x, Tensor):
                 raise TypeError(f"GradientTape.watch takes tensors and variables, not {type(x).__name__}")
             if not differentiable(x):
@@ -140,7 +143,8 @@ class GradientTape(Recording):
         output_gradients: weights for the elements of `target` in that sum, one tensor for each of its tensors. A
         source that `target` does not depend on gets None, or zeros with `unconnected_gradients="zero"`.
         """
-        targets, shape = optree.tree_flatten(target)
+        flatten(target)  # makes dataclasses known
+        targets, shape = optree.tree_flatten(target, namespace=NAMESPACE)
         weights = [None] * len(targets)
         if output_gradients is not None:
             try:
@@ -241,7 +245,8 @@ def _warn(message: str) -> None:
 
 
 def _sources(sources: Any) -> tuple[list[Tensor], Any]:
-    leaves, structure = optree.tree_flatten(sources)
+    flatten(sources)  # makes dataclasses known
+    leaves, structure = optree.tree_flatten(sources, namespace=NAMESPACE)
     for x in leaves:
         if not isinstance(x, Tensor):
             raise TypeError(f"gradient: sources are tensors and variables, not {type(x).__name__}")

@@ -56,7 +56,7 @@ class Recording:
 
     def key(self, tensor: Tensor) -> Key:
         trace = state.trace
-        return id(tensor._value if trace is None else trace.node_of(tensor))
+        return id(tensor._value if trace is None else trace.read(tensor)._value)
 
     def track(self, tensor: Tensor) -> None:
         value = self.snapshot(tensor)
@@ -68,7 +68,7 @@ class Recording:
     def snapshot(self, tensor: Tensor) -> Tensor:
         """A handle on what `tensor` holds now."""
         trace = state.trace
-        return wrap(tensor._value if trace is None else trace.node_of(tensor))
+        return wrap(tensor._value) if trace is None else trace.read(tensor)
 
     def record(self, op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any], out: Any) -> None:
         for a in args:
