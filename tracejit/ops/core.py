@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -130,6 +131,11 @@ def as_tensor(x: Any, dtype: Any = None) -> Tensor:
         x = np.asarray(x)
     array = to_array(x, dtype)
     return constant_tensor(array)
+
+
+def alias(t: Tensor) -> Tensor:
+    """The same value under a handle of its own: the result when there is nothing to do, since the caller may write it."""
+    return wrap(t._value) if state.trace is None else state.trace.read(t)
 
 
 def strong(x: Any) -> Tensor:
@@ -324,7 +330,7 @@ def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
     if dunder in _UNARY:
         setattr(Tensor, f"__{dunder}__", function)
         return
-    quick = getattr(function, "quick", lambda slow: slow)  # the short cut for plain tensors, see `_quick_binary`
+    quick, quick_reflected, quick_in_place = getattr(function, "short_cuts", (lambda slow: slow,) * 3)
 
     def forward(self: Tensor, other: Any) -> Any:
         return function(self, other) if _is_operand(other) else NotImplemented
@@ -334,21 +340,23 @@ def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
         def reflected(self: Tensor, other: Any) -> Any:
             return function(other, self) if _is_operand(other) else NotImplemented
 
-        setattr(Tensor, f"__r{dunder}__", reflected)
+        setattr(Tensor, f"__r{dunder}__", quick_reflected(reflected))
     if dunder in _IN_PLACE:
         def augmented(self: Tensor, other: Any) -> Any:
             result = forward(self, other)
             if result is NotImplemented:
                 return result
+            if self._weak:  # a Python number is not changed in place
+                return result
             lost = f"{function.__name__}: a result of shape {result.shape}, {result.dtype} does not fit in place into"
             if result.shape != self.shape:
                 raise ValueError(f"{lost} {self.shape}, {self.dtype}")
-            if not self._weak and not np.can_cast(result.dtype, self.dtype, "same_kind"):
+            if not np.can_cast(result.dtype, self.dtype, "same_kind"):
                 raise TypeError(f"{lost} {self.shape}, {self.dtype}")
-            rebind(self, result if self._weak else cast(result, self.dtype))
+            rebind(self, cast(result, self.dtype))
             return self
 
-        setattr(Tensor, f"__i{dunder}__", getattr(function, "in_place", lambda slow: slow)(augmented))
+        setattr(Tensor, f"__i{dunder}__", quick_in_place(augmented))
 
 
 def rebind(handle: Tensor, value: Tensor) -> None:
@@ -400,8 +408,8 @@ def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity
         function = _quick_unary(eager, natural, slow)
     elif arity == 2 and isinstance(eager, np.ufunc):
         function = _quick_binary(eager, natural, slow)
-        function.quick = lambda slow: _quick_binary(eager, natural, slow)  # type: ignore[attr-defined]
-        function.in_place = lambda slow: _quick_in_place(eager, natural, slow)  # type: ignore[attr-defined]
+        function.short_cuts = tuple(partial(quick, eager, natural)  # type: ignore[attr-defined]
+                                    for quick in (_quick_binary, _quick_reflected, _quick_in_place))
     return publish(function, op, numpy=numpy, dunder=dunder, method=method)
 
 
@@ -409,7 +417,7 @@ def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity
 def _quick_unary(eager: Callable[..., Any], natural: frozenset[np.dtype],
                  slow: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def function(x: Any, /) -> Tensor:
-        if not state.active and type(x) is Tensor and x._value.dtype in natural:
+        if not state.active and isinstance(x, Tensor) and x._value.dtype in natural:
             return _wrapped(quietly(eager, x._value))
         return slow(x)
 
@@ -426,9 +434,9 @@ def _quick_binary(ufunc: np.ufunc, natural: frozenset[np.dtype], slow: Callable[
     literals, none = _literals(natural), frozenset[np.dtype]()
 
     def function(x1: Any, x2: Any, /) -> Any:
-        if not state.active and type(x1) is Tensor:
+        if not state.active and isinstance(x1, Tensor):
             a = x1._value
-            if type(x2) is Tensor:
+            if isinstance(x2, Tensor):
                 b = x2._value
                 suits = a.dtype is b.dtype and a.dtype in natural
             else:
@@ -443,6 +451,21 @@ def _quick_binary(ufunc: np.ufunc, natural: frozenset[np.dtype], slow: Callable[
         return slow(x1, x2)
 
     return function
+
+
+def _quick_reflected(ufunc: np.ufunc, natural: frozenset[np.dtype], slow: Callable[..., Any]) -> Callable[..., Any]:
+    """`number op t`."""
+    literals, none = _literals(natural), frozenset[np.dtype]()
+
+    def reflected(self: Tensor, other: Any) -> Any:
+        if not state.active and self._value.dtype in literals.get(type(other), none):
+            try:
+                return _wrapped(quietly(ufunc, other, self._value))
+            except (ValueError, OverflowError):
+                pass
+        return slow(self, other)
+
+    return reflected
 
 
 def _quick_in_place(ufunc: np.ufunc, natural: frozenset[np.dtype], slow: Callable[..., Any]) -> Callable[..., Any]:
