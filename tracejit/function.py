@@ -47,6 +47,7 @@ from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
 from tracejit.trace.signature import Call, Leaf, Signature, describe, flatten, is_array, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
+from tracejit.trace.tracer import LOCK
 
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
@@ -95,7 +96,6 @@ MAX_HISTORY = 100  # trace reasons remembered
 WARN_TRACES = 32  # traces of one function that draw a warning
 WARN_DECORATIONS = 16  # decorations of one piece of code that draw a warning
 
-_trace_lock = threading.RLock()  # a trace borrows handles (Variables) that other traces must not see meanwhile
 _decorations: dict[Hashable, int] = {}
 
 
@@ -286,7 +286,7 @@ class Function:
 
     def _record(self, call: Call, before: tuple[Any, ...]) -> Specialization:
         signature = self.signature(before)
-        with _trace_lock:
+        with LOCK:
             reach = Reach(self.python_function, self.name, before, dict(zip(signature.names, call.values)),
                           self._traces.unstable)
             try:

@@ -138,6 +138,14 @@ class Node:
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.leaked("use")
 
+    def __getitem__(self, _: Any) -> Any:
+        raise self.leaked("indexing")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self.leaked(name)
+
 
 def _no_eager(*_: Any, **__: Any) -> Any:
     raise InternalError("a graph input or constant has no eager meaning")

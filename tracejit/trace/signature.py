@@ -27,8 +27,9 @@ import numpy as np
 import optree
 
 from tracejit import dtypes
-from tracejit.ir import Node, Type
+from tracejit.ir import Type
 from tracejit.tensor import Tensor
+from tracejit.trace.tracer import settled
 
 NAMESPACE = "tracejit"
 _ordered = optree.dict_insertion_ordered(True, namespace=NAMESPACE)  # dicts keep their order, in our namespace only
@@ -123,10 +124,7 @@ def leaf_key(x: Any) -> Hashable:
     if not is_array(x):
         return frozen(x)
     if isinstance(x, Tensor):
-        value = x._value
-        if isinstance(value, Node):
-            raise value.leaked("argument")
-        return (cls, *array_key(value))
+        return (cls, *array_key(settled(x)))
     return (np.generic, x.dtype) if isinstance(x, np.generic) else (np.ndarray, *array_key(x))
 
 

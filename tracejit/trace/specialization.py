@@ -23,7 +23,7 @@ from tracejit.tensor import Number, Tensor, recording, wrap
 from tracejit.trace.calls import CompiledGraph
 from tracejit.trace.captures import Reach, Watch
 from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
-from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace
+from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
 
 
 @dataclass(slots=True)
@@ -215,10 +215,7 @@ def shares_memory(written: str, other: str) -> ValueError:
 def current(handle: Any) -> np.ndarray:
     """The array a handle stands for now."""
     if isinstance(handle, Tensor):
-        value = handle._value
-        if value.__class__ is Node:
-            raise value.leaked("use")  # type: ignore[union-attr]
-        return value  # type: ignore[return-value]
+        return settled(handle)
     return native(np.asarray(handle))
 
 

@@ -12,6 +12,7 @@ Read next: `captures.py` (what is reachable), `function.py` (who uses a finished
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ from tracejit.tensor import Number, Tensor, evaluate, recording, state, wrap
 # A captured value of at most this many elements may be read by Python while tracing (`int(step)`); it is then guarded.
 GUARD_LIMIT = 64
 OBSERVE_LIMIT = 1 << 16  # elements of a value from outside that selects (a mask): it is compared at each call
+
+# Held while a function is traced: a trace borrows handles (Variables), which other traces must not see meanwhile.
+LOCK = threading.RLock()
 
 # Python numbers are traced in their own precision.
 NUMBER_DTYPES: dict[type, str] = {int: "int64", float: "float64", complex: "complex128"}
@@ -286,6 +290,17 @@ class Trace:
         """What was recorded, with these outputs."""
         nodes = tuple(self.node_of(t) for t in outputs)  # may capture a further input
         return Graph(tuple(self.inputs), tuple(self.nodes), nodes, name or self.name)
+
+
+def settled(handle: Tensor) -> np.ndarray:
+    """The array a handle stands for, outside of traces. While another thread's trace has borrowed the handle, wait for it."""
+    value = handle._value
+    if value.__class__ is Node:
+        with LOCK:
+            value = handle._value
+        if value.__class__ is Node:
+            raise value.leaked("use")  # type: ignore[union-attr]
+    return value  # type: ignore[return-value]
 
 
 def _advice(purpose: str) -> str:
