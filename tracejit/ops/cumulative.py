@@ -296,8 +296,10 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if t.ndim == 0:
         raise ValueError("diff: the tensor has no dim")
     a = normalize_axis("diff", axis, t.ndim)
+    if n == 0:
+        return core.alias(t)
     ends = [p if p is None else _slab(p, t, a) for p in (prepend, append)]
-    if n and any(p is not None for p in ends):
+    if any(p is not None for p in ends):
         parts = [p for p in (ends[0], t, ends[1]) if p is not None]
         dtype = dtypes.result_dtype([p.dtype for p in parts])
         t = joined([core.cast(p, dtype) for p in parts], a)

@@ -69,7 +69,9 @@ def cast(x: Any, dtype: Any) -> Tensor:
     >>> cast([1.7, -1.7], "int32").tolist()
     [1, -1]
     """
-    return core.cast(as_tensor(x), dtype)
+    t = as_tensor(x)
+    out = core.cast(t, dtype)
+    return core.alias(out) if out is t else out
 
 
 def astype(x: Any, dtype: Any, *, copy: bool = True) -> Tensor:
@@ -297,7 +299,7 @@ def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: 
     if out is not None:
         raise TypeError("clip: tensors are values, so out= is not supported; assign the result")
     low, high = (a_min if min is None else min), (a_max if max is None else max)
-    x = as_tensor(x)
+    x = core.alias(as_tensor(x)) if low is None and high is None else as_tensor(x)
     x = x if low is None else maximum(x, low)
     return x if high is None else minimum(x, high)
 
@@ -315,7 +317,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     if t.dtype.kind == "c":
         return make_complex(*(nan_to_num(part, copy, nan, posinf, neginf) for part in (real(t), imag(t))))
     if t.dtype.kind != "f":
-        return t
+        return core.alias(t)
     info = np.finfo(t.dtype)
     high = float(info.max) if posinf is None else posinf
     low = float(info.min) if neginf is None else neginf
@@ -380,7 +382,7 @@ def round(x: Any, decimals: int = 0, out: None = None) -> Tensor:
     if decimals is None or decimals == 0:
         return rint(t)
     if t.dtype.kind in "biu":
-        return t if decimals > 0 else core.cast(round(core.cast(t, dtypes.float64), decimals), t.dtype)
+        return core.alias(t) if decimals > 0 else core.cast(round(core.cast(t, dtypes.float64), decimals), t.dtype)
     scale = 10.0 ** builtins.abs(decimals)
     return rint(t * scale) / scale if decimals > 0 else rint(t / scale) * scale
 
