@@ -35,6 +35,7 @@ from tracejit.lower.scalar import Builder, Complex, Stmt, Value
 
 I64 = scalar.I64
 F32 = scalar.F32
+NARROW = 8  # elements: a dim with fewer is no good for vectors
 # Literals that stay in the code: others are slots.
 COMMON_LITERALS = frozenset((0, 1, -1, 2, -2, 0.5, -0.5))
 
@@ -440,7 +441,7 @@ class Writer:
         return {s.attrs[0] for s in self.builder.stmts if s.op == "coord"}
 
     def _dim_order(self) -> list[int]:
-        """Outer dims, then inner; in row-major order, with the dim that most accesses walk by single elements last."""
+        """Outer dims, then inner; in row-major order, with the dim best walked by vectors last."""
         outer = [d for d in range(len(self.space)) if d not in self.axes]
         inner = list(self.axes)
         if any(a.index is not None for a in self.accumulators) or any(s.offset is not None for s in self.stores):
@@ -453,8 +454,10 @@ class Writer:
         def best_last(group: list[int]) -> list[int]:
             if len(group) < 2:
                 return group
-            best = max(group, key=lambda d: (scores[d], d))
-            return [d for d in group if d != best] + [best] if scores[best] > scores[group[-1]] else group
+            # A last dim of a few elements (the colours of a picture) would leave most lanes of a vector empty.
+            value = {d: (self.space[d] >= NARROW, scores[d]) for d in group}
+            best = max(group, key=lambda d: (value[d], d))
+            return [d for d in group if d != best] + [best] if value[best] > value[group[-1]] else group
 
         return best_last(outer) + best_last(inner)
 
