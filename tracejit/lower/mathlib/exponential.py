@@ -88,6 +88,15 @@ def reduce_exp(x: Value, x_low: Value | None = None) -> tuple[Value, Value]:
     return fma(r * r, polynomial(r, EXP[x.dtype]), r), n_bits
 
 
+def reduce_expm1(x: Value) -> tuple[Value, Value]:
+    """As `reduce_exp`, with p to a little more than its precision before its last rounding."""
+    n, n_bits = nearest(x, LOG2E_HI[x.dtype])
+    first = fma(n, -LN2_HI[x.dtype], x)  # exact
+    r = fma(n, -LN2_LO[x.dtype], first)
+    r_low = fma(n, -LN2_LO[x.dtype], first - r)
+    return r + fma(r * r, polynomial(r, EXP[x.dtype]), r_low), n_bits
+
+
 def exp_unscaled(x: Value) -> Value:
     """e**x where neither the result nor its exponent is extreme: no special values."""
     p, n = reduce_exp(x)
@@ -119,7 +128,7 @@ def exp2(x: Value) -> Value:
 @function(Bound(2, 2))
 def expm1(x: Value) -> Value:
     low, high = (-18.0, 89.0) if x.dtype == F32 else (-38.0, 710.0)  # the result is -1 or inf beyond
-    p, n = reduce_exp(at_least(at_most(x, high), low))
+    p, n = reduce_expm1(at_least(at_most(x, high), low))
     half = power_of_two(n - 1, x.dtype)  # half of 2**n, which may overflow
     y = fma(p, half, half - 0.5) * 2.0
     return select(fabs(x) < 2.0 ** -FORMATS[x.dtype].mantissa, x, y)
@@ -128,7 +137,7 @@ def expm1(x: Value) -> Value:
 @function(Bound(2, 2))
 def tanh(x: Value) -> Value:
     """h / (h + 1) with h = (e**2|x| - 1) / 2, for small h as h - h * tanh: no rounding error of h + 1."""
-    p, n = reduce_exp(at_most(fabs(x), 10.0 if x.dtype == F32 else 20.0) * 2.0)
+    p, n = reduce_expm1(at_most(fabs(x), 10.0 if x.dtype == F32 else 20.0) * 2.0)
     half = power_of_two(n - 1, x.dtype)
     h = fma(p, half, half - 0.5)
     y = h / (h + 1.0)
