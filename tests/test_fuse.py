@@ -148,7 +148,7 @@ def run_and_compare(seed: int) -> None:
         np.testing.assert_allclose(got.reshape(want.shape), want._value, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}\n{graph}")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_random_programs(seed):
     run_and_compare(seed)
 
