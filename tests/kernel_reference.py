@@ -316,9 +316,12 @@ def run_native(
     splits: int = 1,
     stream: bool = False,
     pieces: int = 1,
+    finish: tuple[int, int] | None = None,
     options: Options | None = None,
 ) -> tuple[int, int]:
-    """Run a launch compiled, its items in `pieces` calls. Gives (0, 0), or site + 1 and value of a failed check."""
+    """Run a launch compiled, its items in `pieces` calls; of the finishing pass only the points `finish`, if given.
+
+    Gives (0, 0), or site + 1 and value of a failed check."""
     kernel = launch.kernel
     (address,) = build([kernel], options or Options())
     call = FUNCTION(address)
@@ -338,7 +341,9 @@ def run_native(
             call(slots.ctypes.data, begin if sign > 0 else ~begin, min(begin + step, count))
 
     run(items(kernel, launch.extents, block, splits), 1)
-    if splits > 1:
+    if finish:
+        call(slots.ctypes.data, ~finish[0], finish[1])
+    elif splits > 1:
         run(launch.points, -1)
     return int(errors[0]), int(errors[1])
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_reference import Sketch, compare, run_native
+from kernel_reference import MARK, Sketch, compare, run_native
 
 from tracejit import dtypes
 from tracejit.config import Options
 from tracejit.lower import emit_llvm
+from tracejit.lower.kernel import View
 from tracejit.lower.scalar import Value, cast, fma, maximum, minimum, select, unary
 from tracejit.runtime import build as build_module
 
@@ -565,3 +566,60 @@ def test_other_vector_widths(width: int, vector: str, monkeypatch: pytest.Monkey
     s.accumulate(stores=[s.write(cast(x * total, "float16"), strides)])
     s.point(s.write(total, (1, 0)), s.write(where, (1, 0)), s.write(where > 20, (1, 0)))
     compare(s, rtol=1e-3, atol=1e-4)
+
+
+def test_streaming_with_writes_that_are_aligned_differently() -> None:
+    s = Sketch((300,), 1)
+    x = s.read("float32", (1,))
+    stores = [s.write(x * 2.0, (1,), room=8), s.write(x * 3.0, (1,), room=8)]
+    access, view = s.writes[-1]
+    s.writes[-1] = (access, View(view.buffer, 3, view.strides))  # never aligned where the first one is
+    s.point(*stores)
+    compare(s, stream=True)
+
+
+def test_lanes_without_elements_neither_divide_nor_fail_checks() -> None:
+    s = Sketch((13,), 1)
+    x, y = s.read("int64", (1,), data=range(100, 113)), s.read("int64", (1,), data=range(1, 14))
+    s.point(s.write(x // y, (1,)), s.write(x % y, (1,)), checks=[s.check(y > 0, y)])
+    compare(s)
+
+
+def test_finishing_some_points_leaves_the_others_alone() -> None:
+    for vector in ("inner", "outer"):
+        s = Sketch((3, 20, 8), 2, vector)
+        x = s.read("float32", (160, 8, 1) if vector == "inner" else (160, 1, 20))
+        (total,) = s.accumulate(("add", x))
+        s.point(s.write(total, (20, 1, 0)))
+        launch = s.launch()
+        whole = [b.copy() for b in s.buffers]
+        run_native(launch, whole, splits=2)
+        for first, last in ((0, 5), (7, 20), (15, 45), (59, 60)):
+            buffers = [b.copy() for b in s.buffers]
+            run_native(launch, buffers, splits=2, finish=(first, last))
+            assert np.array_equal(buffers[-1][first:last], whole[-1][first:last])
+            assert (buffers[-1][:first] == MARK).all() and (buffers[-1][last:] == MARK).all()
+
+
+@pytest.mark.parametrize("vector", ["inner", "outer"])
+def test_scatters_from_inner_stages(vector: str) -> None:
+    s = Sketch((5, 30), 1, vector)
+    strides = (30, 1) if vector == "inner" else (1, 5)
+    index = s.read("int64", strides, data=s.rng.integers(0, 9, 150))
+    value = s.read("float64", strides)
+    (top,) = s.accumulate(("max", value))
+    s.accumulate(stores=[s.write(value - top, (0, 0), offset=index, mode="add", room=9, data=0)])
+    s.point(s.write(top, (1, 0)))
+    compare(s, rtol=1e-12, atol=1e-12)
+
+
+def test_more_elements_than_32_bits_count() -> None:
+    n = 2**31 + 77
+    s = Sketch((1, n), 1, "inner")
+    x = s.read("int64", (0, 0), data=[3])
+    total, last = s.accumulate(("add", x), ("max", s.coord(1)))
+    s.point(s.write(total, (1, 0)), s.write(last, (1, 0)))
+    for splits in (1, 3):
+        buffers = [b.copy() for b in s.buffers]
+        run_native(s.launch(), buffers, splits=splits)
+        assert buffers[1][0] == 3 * n and buffers[2][0] == n - 1
