@@ -33,34 +33,32 @@ class Inputs:
     """A call's arguments with the float leaves of those at `argnums` (None: all that have any) made into tensors to
     differentiate by.
 
-    args: what to call the function with. values: those tensors (Variables stay themselves). names: how errors call
-    them.
+    args: what to call the function with. values: those tensors (Variables stay themselves).
     """
 
     def __init__(self, f: Function, args: Sequence[Any], argnums: int | Sequence[int] | None):
         self.single = isinstance(argnums, int)
+        self.function = f
         self.args = list(args)
         self.values: list[Tensor] = []
-        self.names: list[str] = []
+        self._origins: list[tuple[int, int, Any]] = []  # for each value: its argument, leaf, and the structure
         self._handles: list[tuple[Any, Tensor, Tensor]] = []  # (what the caller passed, what f gets, its first value)
         self._places: list[tuple[Any, list[int | None]]] = []  # per argument: structure, and which value is each leaf
         for k in range(len(args)) if argnums is None else [argnums] if isinstance(argnums, int) else argnums:
             k = _position(f, k, len(args))
-            name = _parameter_name(f, k)
             leaves, spec = flatten(args[k])
-            names = leaf_names(spec, name)
             places: list[int | None] = []
             for j, x in enumerate(leaves):
                 places.append(len(self.values) if _is_float(x) else None)
                 if places[-1] is not None:
-                    leaves[j] = self._tensor(x, names[j])
+                    self._origins.append((k, j, spec))
+                    leaves[j] = self._tensor(x)
             if all(p is None for p in places) and argnums is not None:
-                raise TypeError(_not_float(name, args[k], leaves))
+                raise TypeError(_not_float(_parameter_name(f, k), args[k], leaves))
             self.args[k] = unflatten(spec, leaves)
             self._places.append((spec, places))
 
-    def _tensor(self, x: Any, name: str) -> Tensor:
-        self.names.append(name)
+    def _tensor(self, x: Any) -> Tensor:
         if isinstance(x, Variable):
             self.values.append(x)
             return x
@@ -68,6 +66,11 @@ class Inputs:
         self.values.append(wrap(handle._value))
         self._handles.append((x, handle, self.values[-1]))
         return handle
+
+    def name(self, value: int) -> str:
+        """How errors call a value."""
+        k, leaf, spec = self._origins[value]
+        return leaf_names(spec, _parameter_name(self.function, k))[leaf]
 
     def write_back(self) -> None:
         """What the function wrote into tensors that it was passed is seen by the caller."""
@@ -114,7 +117,6 @@ def _not_float(name: str, argument: Any, leaves: Sequence[Any]) -> str:
     return f"argument '{name}' is {type(argument).__name__}; gradients are taken by floats and structures of them"
 
 
-@functools.lru_cache(maxsize=256)
 def _parameters(f: Function) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(f).parameters.values()
@@ -124,10 +126,7 @@ def _parameters(f: Function) -> tuple[str, ...]:
 
 
 def _parameter_name(f: Function, k: int) -> str:
-    try:
-        names = _parameters(f)
-    except TypeError:  # not hashable
-        names = _parameters.__wrapped__(f)
+    names = _parameters(f)
     return names[k] if k < len(names) else f"args[{k}]"
 
 
@@ -186,10 +185,11 @@ def _scalar(verb: str, f: Function, y: Any) -> Tensor:
 def _filled(tape: GradientTape, inputs: Inputs, found: Sequence[Tensor | None]) -> list[Tensor]:
     """Gradients with zeros for inputs without influence. An input that left for NumPy instead is an error."""
     filled = []
-    for x, g, name in zip(inputs.values, found, inputs.names, strict=True):
+    for k, (x, g) in enumerate(zip(inputs.values, found, strict=True)):
         if g is None and (escape := tape.escape_of(x)) is not None:
-            raise GradientError(f"argument '{name}' was converted to NumPy or Python ({escape.how}) at {escape.where}; "
-                                f"the gradient stops there. Use tracejit functions on it, or stop_gradient if meant")
+            raise GradientError(f"argument '{inputs.name(k)}' was converted to NumPy or Python ({escape.how}) at "
+                                f"{escape.where}; the gradient stops there. Use tracejit functions on it, or "
+                                f"stop_gradient if that is meant")
         filled.append(core.full(0, x.shape, x.dtype) if g is None else g)
     return filled
 
