@@ -15,7 +15,7 @@ from tracejit import dtypes
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import as_tensor, cast, composite, normalize_axis, strong
-from tracejit.ops.movement import iota, moved_axis, permuted, reshaped, shape_of
+from tracejit.ops.movement import broadcast_to, iota, moved_axis, permuted, reshaped, shape_of
 from tracejit.tensor import Tensor, state, to_array, wrap
 
 
@@ -57,20 +57,13 @@ def asarray(value: Any, dtype: Any = None, *, copy: bool | None = None, device: 
             raise ValueError("asarray: a tensor of other data is always a copy; leave copy=False out")
         return as_tensor(value, dtype)
     t = as_tensor(value, dtype) if dtype is not None else strong(value)
-    return _copied(t) if copy or type(t) is not Tensor else t
+    return core.alias(t) if copy or type(t) is not Tensor else t
 
 
 @composite(numpy=np.copy, method=True)
 def copy(x: Any) -> Tensor:
-    """The same value under a handle of its own."""
-    return _copied(strong(x))
-
-
-def _copied(t: Tensor) -> Tensor:
-    """A new handle. Values are never written while two handles share them, so no data is copied."""
-    if state.trace is not None:
-        return state.trace.read(t)  # type: ignore[attr-defined]
-    return wrap(t._value)
+    """The same value under a handle of its own. No data moves: a value is never written while two handles share it."""
+    return core.alias(strong(x))
 
 
 @composite(numpy=np.from_dlpack)
@@ -266,7 +259,7 @@ def meshgrid(*xs: Any, indexing: str = "xy", sparse: bool = False, copy: bool = 
     for t, a in zip(vectors, axes):
         shape[a] = t.size
     grids = [reshaped(t, tuple(t.size if k == a else 1 for k in range(len(vectors)))) for t, a in zip(vectors, axes)]
-    return grids if sparse else [core.broadcast_to(t, tuple(shape)) for t in grids]
+    return grids if sparse else [broadcast_to(t, tuple(shape)) for t in grids]
 
 
 # -- by comparing coordinates ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tracejit.ops import elementwise as ew
 from tracejit.ops.core import broadcast_shape, composite, convert, normalize_axis, primitive, publish, same, strong
 from tracejit.ops.movement import along, joined, permuted, reshaped
 from tracejit.ops.reduction import sum as _sum
-from tracejit.tensor import Tensor, apply
+from tracejit.tensor import Tensor, apply, state, wrap
 
 
 def _matmul_infer(a: Type, b: Type) -> Type:
@@ -50,6 +50,13 @@ MATMUL = primitive(
     doc="Matrix product over the last two dims.")
 
 
+def _eager(a: Any, b: Any) -> Any:
+    """NumPy's matmul; a stack of matrices by one matrix as one product."""
+    if a.ndim > 2 and b.ndim == 2:
+        return np.matmul(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
+    return np.matmul(a, b)
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """The strict matrix product."""
     return apply(MATMUL, (a, b), {})
@@ -69,6 +76,11 @@ def matmul(x1: Any, x2: Any, /) -> Tensor:
     >>> matmul([[1., 2.], [3., 4.]], [1., 10.]).tolist()
     [21.0, 43.0]
     """
+    if not state.active and type(x1) is Tensor and type(x2) is Tensor and x1.dtype is x2.dtype and x2.ndim <= 2:
+        try:
+            return wrap(np.asarray(_eager(x1._value, x2._value)))
+        except ValueError:  # the messages below say more
+            pass
     a, b = promoted("matmul", x1, x2)
     if not a.ndim or not b.ndim:
         raise ValueError(f"matmul: operands must have dims, got {a.shape} and {b.shape}; multiply scalars with *")

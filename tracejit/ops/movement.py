@@ -7,6 +7,7 @@ coordinate of the result, the `Part`s of the inputs that it shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,8 @@ from tracejit.ir import Type
 from tracejit.lower import scalar
 from tracejit.lower.index import Guard, Index, Part, reshape_coords
 from tracejit.ops import core
-from tracejit.ops.core import normalize_axis, primitive, provide, publish, strong
-from tracejit.tensor import Tensor, apply
+from tracejit.ops.core import alias, normalize_axis, primitive, provide, publish, strong
+from tracejit.tensor import Tensor, apply, state, wrap
 
 # -- sources -----------------------------------------------------------------------------------------------------------
 FULL = primitive(
@@ -81,23 +82,27 @@ def reshape(x: Any, shape: Any, *more: int, copy: bool | None = None) -> Tensor:
      [3 4]
      [5 6]], shape=(3, 2), dtype=int32)
     """
+    if not state.active and type(x) is Tensor:
+        try:
+            return wrap(x._value.reshape((shape, *more) if more else shape))  # type: ignore[union-attr]
+        except (TypeError, ValueError):  # the messages below say more
+            pass
     t = strong(x)
     sizes = list(shape_of((shape, *more) if more else shape))
-    if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
-        raise ValueError(f"reshape: shape {tuple(sizes)} has more than one unknown dim or a negative one")
-    if -1 in sizes:
-        known = 1
-        for n in sizes:
-            known *= n if n != -1 else 1
+    unknown = [k for k, n in enumerate(sizes) if n < 0]  # NumPy too takes any negative number for -1
+    if len(unknown) > 1:
+        raise ValueError(f"reshape: shape {tuple(sizes)} has more than one unknown dim")
+    if unknown:
+        known = math.prod(n for n in sizes if n >= 0)
         if known == 0 or t.size % known:
             raise ValueError(f"reshape: {t.size} elements of shape {t.shape} do not fit shape {tuple(sizes)}")
-        sizes[sizes.index(-1)] = t.size // known
+        sizes[unknown[0]] = t.size // known
     return reshaped(t, tuple(sizes))
 
 
 def reshaped(t: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`t` in exactly `shape`."""
-    return t if shape == t.shape else apply(RESHAPE, (t,), {"shape": shape})
+    return alias(t) if shape == t.shape else apply(RESHAPE, (t,), {"shape": shape})
 
 
 publish(reshape, RESHAPE, numpy=np.reshape, method=True)
@@ -139,7 +144,7 @@ def transpose(x: Any, axes: Any = None) -> Tensor:
 
 def permuted(t: Tensor, order: tuple[int, ...]) -> Tensor:
     """`t` with dims in `order`."""
-    return t if order == tuple(range(t.ndim)) else apply(TRANSPOSE, (t,), {"axes": order})
+    return alias(t) if order == tuple(range(t.ndim)) else apply(TRANSPOSE, (t,), {"axes": order})
 
 
 publish(transpose, TRANSPOSE, numpy=np.transpose)
@@ -185,7 +190,8 @@ def broadcast_to(x: Any, shape: Any) -> Tensor:
     >>> broadcast_to([1, 2], (2, 2)).tolist()
     [[1, 2], [1, 2]]
     """
-    return core.broadcast_to(strong(x), shape_of(shape))
+    t, shape = strong(x), shape_of(shape)
+    return alias(t) if t.shape == shape else core.broadcast_to(t, shape)
 
 
 publish(broadcast_to, BROADCAST, numpy=np.broadcast_to)
@@ -267,7 +273,7 @@ def window(t: Tensor, starts: Ints, sizes: Ints, steps: Ints | None = None) -> T
     """`sizes` elements along each dim, from `starts` by `steps` (1 if not given)."""
     steps = _plain_steps(sizes, steps) if steps is not None else (1,) * len(starts)
     if sizes == t.shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, sizes) if n):
-        return t
+        return alias(t)
     starts = tuple(start if n else 0 for start, n in zip(starts, sizes))
     return apply(SLICE, (t,), {"starts": starts, "sizes": sizes, "steps": steps})
 
@@ -277,7 +283,7 @@ def embed(t: Tensor, shape: Ints, starts: Ints, steps: Ints | None = None,
     """The transpose of `window`: a tensor of `shape` that holds `t` there, and `value` elsewhere."""
     steps = _plain_steps(t.shape, steps) if steps is not None else (1,) * len(starts)
     if t.shape == shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, shape) if n):
-        return t
+        return alias(t)
     starts = tuple(start if n else 0 for start, n in zip(starts, t.shape))
     return apply(EMBED, (t,), {"shape": shape, "starts": starts, "steps": steps, "value": value})
 
@@ -328,7 +334,7 @@ CONCAT = primitive(
 
 def joined(ts: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors of one dtype, one after the other along `axis`."""
-    return ts[0] if len(ts) == 1 else apply(CONCAT, ts, {"axis": axis})
+    return alias(ts[0]) if len(ts) == 1 else apply(CONCAT, ts, {"axis": axis})
 
 
 __all__ = ["reshape", "transpose", "broadcast_to"]

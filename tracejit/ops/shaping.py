@@ -14,7 +14,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.ops import core
-from tracejit.ops.core import as_tensor, broadcast_shape, cast, composite, normalize_axes, normalize_axis, strong
+from tracejit.ops.core import alias, as_tensor, broadcast_shape, cast, composite, normalize_axes, normalize_axis, strong
 from tracejit.ops.indexing import pick
 from tracejit.ops.linalg import diagonal, swapped
 from tracejit.ops.movement import (
@@ -104,7 +104,7 @@ def broadcast_arrays(*xs: Any) -> list[Tensor]:
     """All repeated to their common shape; ValueError if there is none."""
     ts = [strong(x) for x in xs]
     shape = broadcast_shape("broadcast_arrays", [t.shape for t in ts]) if ts else ()
-    return [core.broadcast_to(t, shape) for t in ts]
+    return [broadcast_to(t, shape) for t in ts]
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ def flatten(x: Any) -> Tensor:
 
 def _at_least(name: str, numpy: Any, grow: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def function(*xs: Any) -> Any:
-        grown = [grow(strong(x)) for x in xs]
+        grown = [alias(grow(strong(x))) for x in xs]
         return grown[0] if len(grown) == 1 else tuple(grown)
 
     function.__name__ = function.__qualname__ = name
@@ -384,7 +384,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
         s = s.__index__() % size if size else 0
         if s:
             t = joined([along(t, k, size - s, s), along(t, k, 0, size - s)], k)
-    return t
+    return alias(t)
 
 
 @composite(numpy=np.flip)
@@ -394,7 +394,7 @@ def flip(x: Any, axis: Any = None) -> Tensor:
     for k in normalize_axes("flip", axis, t.ndim):
         if t.shape[k] > 1:
             t = along(t, k, t.shape[k] - 1, t.shape[k], -1)
-    return t
+    return alias(t)
 
 
 @composite(numpy=np.flipud)
@@ -418,7 +418,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
         raise ValueError(f"rot90: axes {tuple(axes)} are the same")
     turns = k.__index__() % 4
     if turns == 0:
-        return t
+        return alias(t)
     if turns == 2:
         return flip(t, (i, j))
     return swapaxes(flip(t, j), i, j) if turns == 1 else flip(swapaxes(t, i, j), j)
@@ -460,7 +460,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
             if not t.shape[k]:
                 raise ValueError(f"pad: axis {k} of shape {t.shape} is empty, so mode {mode!r} has nothing to show")
             t = shown_along(t, k, np.pad(np.arange(t.shape[k]), pair, mode))  # type: ignore[call-overload]
-    return t
+    return alias(t)
 
 
 def _pad_constant(t: Tensor, widths: Sequence[tuple[int, int]], value: Any) -> Tensor:

@@ -277,10 +277,9 @@ def written(t: Tensor, index: Any, value: Any, mode: str) -> Tensor:
 def _put_back(t: Tensor, new: Tensor, selection: Selection) -> Tensor:
     """`t` with its selected window replaced."""
     starts, sizes, steps = tuple(selection.starts), tuple(selection.sizes), tuple(selection.steps)
-    new = reshaped(new, sizes)
-    moved = embed(new, t.shape, starts, steps)
-    if moved is new:  # the window is all of t
-        return new
+    moved = embed(reshaped(new, sizes), t.shape, starts, steps)
+    if sizes == t.shape:  # every element of t is replaced
+        return moved
     inside = embed(full(True, sizes, dtypes.bool_), t.shape, starts, steps, False)
     return ew.where(inside, moved, t)
 
@@ -338,8 +337,10 @@ def assign(t: Tensor, index: Any, value: Any) -> None:
         return
     if isinstance(value, Tensor):
         value = value._value
-    if type(value) not in (int, float, bool) and t._value.dtype.kind != "c":
-        value = as_tensor(_fits(t, value, "set"))._value
+    elif type(value) not in (int, float, bool, np.ndarray):
+        value = as_tensor(value)._value
+    if type(value) is np.ndarray and value.dtype.kind not in "biuf" and t.dtype.kind != "c":
+        _fits(t, value, "set")
     array: Any = t._value if owned(t) else np.array(t._value, order="C")
     array[_plain(index)] = value
     t._value = array
