@@ -134,7 +134,7 @@ def as_tensor(x: Any, dtype: Any = None) -> Tensor:
 
 
 def alias(t: Tensor) -> Tensor:
-    """The same value under a handle of its own: the result when nothing is to be done, since the caller may write it."""
+    """The same value under a handle of its own: the result when nothing is to be done, as the caller may write it."""
     return wrap(t._value) if state.trace is None else state.trace.read(t)
 
 
