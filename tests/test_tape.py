@@ -440,3 +440,50 @@ def test_threads_have_their_own_tapes() -> None:
         thread.join()
     with pytest.warns(UserWarning, match="did not watch"):
         assert tape.gradient(found[0], x) is None
+
+
+def test_watching_a_captured_tensor_inside_a_function() -> None:
+    x = tj.asarray([1.0, 2.0])
+
+    @tj.function
+    def run() -> tuple[tj.Tensor, tj.Tensor]:
+        with tj.GradientTape() as outer:
+            outer.watch(x)
+            with tj.GradientTape() as inner:
+                inner.watch(x)
+                y = (x**3).sum()
+            g = inner.gradient(y, x)
+        return g, outer.gradient(g, x)
+
+    for scale in (1.0, 2.0):
+        x *= scale
+        g, h = run()
+        np.testing.assert_allclose(g.numpy(), 3 * x.numpy() ** 2)
+        np.testing.assert_allclose(h.numpy(), 6 * x.numpy())
+
+
+@pytest.mark.parametrize("compiled_loss", [False, True])
+@pytest.mark.parametrize("compiled_step", [False, True])
+def test_a_training_loop(compiled_loss: bool, compiled_step: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    y = x @ np.array([[1.0], [2.0], [3.0]], "float32") + 0.5
+    w, b = tj.Variable(tj.zeros((3, 1))), tj.Variable(0.0)
+
+    def loss(x: tj.Tensor, y: tj.Tensor) -> tj.Tensor:
+        return tj.mean((x @ w + b - y) ** 2)
+
+    maybe_compiled = tj.function(loss) if compiled_loss else loss
+
+    def step(x: tj.Tensor, y: tj.Tensor) -> tj.Tensor:
+        with tj.GradientTape() as tape:
+            value = maybe_compiled(x, y)
+        for g, v in zip(tape.gradient(value, [w, b]), [w, b], strict=True):
+            v.assign_sub(0.1 * g)
+        return value
+
+    run = tj.function(step) if compiled_step else step
+    for _ in range(150):
+        value = run(tj.asarray(x), tj.asarray(y))
+    assert float(value) < 1e-6
+    np.testing.assert_allclose(w.numpy().ravel(), [1, 2, 3], atol=1e-3)
+    np.testing.assert_allclose(b.numpy(), 0.5, atol=1e-3)
