@@ -305,3 +305,17 @@ def test_native_modules(cache: Path) -> None:
 def test_stats_are_a_copy() -> None:
     build.stats().compiles = -5
     assert build.stats().compiles >= 0
+
+
+def test_another_emitter_makes_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that turns kernels into code counts, so that no version runs the code of another."""
+    for source in Path(build.emit_llvm.__file__).parent.glob("*.py"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(build.emit_llvm, "__file__", str(tmp_path / "emit_llvm.py"))
+    monkeypatch.setattr(build, "_source", build._source.__wrapped__)
+    found = {build._lowering.__wrapped__()}
+    for name in ("emit_llvm.py", "emit_nest_llvm.py", "emit_scalar_llvm.py", "rare.py", "kernel.py"):
+        with open(tmp_path / name, "a") as f:
+            f.write("# changed\n")
+        found.add(build._lowering.__wrapped__())
+    assert len(found) == 6

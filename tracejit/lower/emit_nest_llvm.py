@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, Lanes, is_vector, literal
+from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, State, is_vector, literal
 from tracejit.lower.kernel import Kernel, Stage, Store
 from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import F16, I64, Stmt
@@ -111,7 +111,7 @@ class Nest:
         self.level_of_dim[self.vdim] = self.vector_level
         self.depends = self._dependencies()
         self.splittable = kernel.splittable and kernel.inner > 0
-        self.results: dict[int, Lanes] = {}  # rows: finished accumulators
+        self.results: dict[int, State] = {}  # rows: finished accumulators
         self.arrays: dict[int, Values] = {}  # columns: their chunk on the stack
         self.streams = False  # whether some store may bypass the cache
 

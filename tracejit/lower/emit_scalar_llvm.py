@@ -29,7 +29,7 @@ _FLOATS = {2: ir.HalfType(), 4: ir.FloatType(), 8: ir.DoubleType()}
 _INTS = {1: I8, 2: ir.IntType(16), 4: INT32, 8: INT64}
 FAST = ("nnan", "ninf", "nsz", "arcp", "afn", "reassoc", "contract")
 
-Lanes = list[ir.Value]  # the state of one accumulator: see `Emitter.identity`
+State = list[ir.Value]  # the state of one accumulator: see `Emitter.identity`
 
 
 class Literal(ir.Constant):
@@ -453,7 +453,7 @@ class Emitter:
             return [a.dtype, I64]
         return [a.dtype, a.dtype] if self.compensated(a) else [a.dtype]
 
-    def identity(self, a: Accumulator, vector: bool) -> Lanes:
+    def identity(self, a: Accumulator, vector: bool) -> State:
         """The state of an accumulator that has seen nothing."""
         if a.op in ("add", "mul"):
             value: bool | int | float = a.op == "mul"
@@ -476,7 +476,7 @@ class Emitter:
         """One step of a plain accumulator, y being the older value."""
         return self.statement(Stmt(a.op, a.dtype), [x, y], a.dtype)
 
-    def accumulate(self, a: Accumulator, state: Lanes, news: list[Lanes], mask: ir.Value | None) -> Lanes:
+    def accumulate(self, a: Accumulator, state: State, news: list[State], mask: ir.Value | None) -> State:
         """Take in some vectors (for argmin and argmax each with its positions), those lanes that are on."""
         if mask is not None:
             keep = self.identity(a, is_vector(news[0][0]))
@@ -486,13 +486,13 @@ class Emitter:
             news = pairs + news[len(pairs) * 2:]
         return self._add(state, news[0][0]) if self.compensated(a) else self._pair(a, state, news[0])
 
-    def _pair(self, a: Accumulator, older: Lanes, newer: Lanes) -> Lanes:
+    def _pair(self, a: Accumulator, older: State, newer: State) -> State:
         """One step of an accumulator that keeps no rounding error; positions grow from the older to the newer."""
         if a.op.startswith("arg"):
             return self._later(a, older, newer)
         return [self.combine(a, newer[0], older[0])]
 
-    def _add(self, state: Lanes, x: ir.Value) -> Lanes:
+    def _add(self, state: State, x: ir.Value) -> State:
         """Add with the rounding error kept (Knuth's exact sum of two numbers)."""
         b = self.b
         total, error = state
@@ -501,7 +501,7 @@ class Emitter:
         lost = b.fadd(b.fsub(total, b.fsub(new, part)), b.fsub(x, part))
         return [new, b.fadd(error, lost)]
 
-    def _later(self, a: Accumulator, older: Lanes, newer: Lanes) -> Lanes:
+    def _later(self, a: Accumulator, older: State, newer: State) -> State:
         """The newer (value, position) where its value is more extreme, else the older; the first nan stays."""
         b, kind = self.b, a.dtype.kind
         x, y = newer[0], older[0]
@@ -514,7 +514,7 @@ class Emitter:
             take = self.compare(op, kind, x, y)
         return [b.select(take, n, o) for n, o in zip(newer, older, strict=True)]
 
-    def unless_found(self, state: Lanes, first: ir.Value) -> Lanes:
+    def unless_found(self, state: State, first: ir.Value) -> State:
         """After a loop over something: where nothing beat the identity, all equals it and the first position wins."""
         value, position = state
         if is_vector(position):
@@ -522,7 +522,7 @@ class Emitter:
         nothing = self.b.icmp_signed("==", position, literal(np.iinfo(np.int64).max, position.type))
         return [value, self.b.select(nothing, first, position)]
 
-    def _better(self, a: Accumulator, x: Lanes, y: Lanes) -> Lanes:
+    def _better(self, a: Accumulator, x: State, y: State) -> State:
         """Of two (value, position) pairs the extreme one, nan before all, the first of equals."""
         b, kind = self.b, a.dtype.kind
         op = "<" if a.op == "argmin" else ">"
@@ -538,13 +538,13 @@ class Emitter:
         take = b.or_(wins, b.and_(ties, b.icmp_signed("<", i, j)))
         return [b.select(take, x[0], y[0]), b.select(take, i, j)]
 
-    def merge(self, a: Accumulator, state: Lanes, result: Lanes) -> Lanes:
+    def merge(self, a: Accumulator, state: State, result: State) -> State:
         """Take in a finished partial result."""
         if a.op.startswith("arg"):
             return self._better(a, result, state)
         return self.accumulate(a, state, [result], None)
 
-    def across(self, a: Accumulator, state: Lanes) -> Lanes:
+    def across(self, a: Accumulator, state: State) -> State:
         """The lanes of a state combined, halves first, into a scalar result."""
         state = self.result(a, state)
         n = self.lanes
@@ -561,14 +561,14 @@ class Emitter:
             state = narrow._better(a, low, high) if a.op.startswith("arg") else [narrow.combine(a, high[0], low[0])]
         return [self.b.extract_element(v, literal(0, INT32)) if is_vector(v) else v for v in state]
 
-    def result(self, a: Accumulator, state: Lanes) -> Lanes:
+    def result(self, a: Accumulator, state: State) -> State:
         """A state without its rounding error (which is nan once the sum has overflowed)."""
         if not self.compensated(a):
             return state
         total, error = state
         return [self.b.select(self.is_nan(error), total, self.b.fadd(total, error))]
 
-    def carry(self, a: Accumulator, result: Lanes) -> ir.Value:
+    def carry(self, a: Accumulator, result: State) -> ir.Value:
         """What a `carry` statement sees of a finished result."""
         if not a.op.startswith("arg"):
             return result[0]

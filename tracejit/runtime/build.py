@@ -34,7 +34,7 @@ from llvmlite import ir
 
 from tracejit import config
 from tracejit.config import Options
-from tracejit.lower import emit_llvm, emit_scalar_llvm, rare
+from tracejit.lower import emit_llvm
 from tracejit.lower.kernel import Kernel
 
 _MAGIC = b"tracejit object 1\n"
@@ -105,8 +105,7 @@ def native_module(key: str, emit: Callable[[ir.Module], None], names: Sequence[s
 def build(kernels: Sequence[Kernel], options: Options) -> list[int]:
     """Addresses of the functions of `kernels`, compiling those that neither memory nor disk has, in one unit."""
     flags = f"fastmath={options.fastmath}"
-    sources = [_source(m.__file__) for m in (emit_llvm, emit_scalar_llvm, rare)]
-    keys = [_key("kernel", k.text, flags, *sources) for k in kernels]
+    keys = [_key("kernel", k.text, flags, _lowering()) for k in kernels]
     names = [f"tracejit_{key}" for key in keys]
     with _lock:
         missing: dict[str, tuple[str, Kernel]] = {}
