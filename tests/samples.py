@@ -45,7 +45,8 @@ def op_table() -> dict[str, Op]:
 
 
 # -- values and layouts ------------------------------------------------------------------------------------------------
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, low: float = -2, high: float = 2) -> np.ndarray:
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, low: float = -2,
+            high: float = 2) -> np.ndarray:
     """Random numbers of `dtype` in [low, high]."""
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape), bool)
@@ -126,8 +127,8 @@ def elementwise_samples(op: Op, dtype: np.dtype, rng: np.random.Generator) -> It
         if kinds is None:
             continue
         for shape, layout in SHAPES:
-            limits = domains(op, len(kinds), dtype)
-            yield Sample(tuple(laid_out(numbers(rng, shape, d, *limit), layout) for d, limit in zip(kinds, limits)), attrs)
+            made = (numbers(rng, shape, d, *limit) for d, limit in zip(kinds, domains(op, len(kinds), dtype)))
+            yield Sample(tuple(laid_out(x, layout) for x in made), attrs)
 
 
 def edge_samples(op: Op, dtype: np.dtype) -> Iterator[Sample]:
@@ -157,8 +158,9 @@ Maker = Callable[[np.dtype, Callable[..., np.ndarray]], list[Sample]]
 def _along(*more: dict[str, Any], inputs: int = 1, low: float = -2, high: float = 2) -> Maker:
     """Ops that run along an axis."""
     def make(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+        shapes = [((5,), 0), ((3, 4), 0), ((3, 4), 1), ((1, 2), 0), ((0, 2), 0)]
         return [Sample(tuple(random(shape, low=low, high=high) for _ in range(inputs)), {"axis": axis, **attrs})
-                for shape, axis in [((5,), 0), ((3, 4), 0), ((3, 4), 1), ((1, 2), 0), ((0, 2), 0)] for attrs in more or ({},)]
+                for shape, axis in shapes for attrs in more or ({},)]
 
     return make
 
@@ -193,13 +195,15 @@ def _windows(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
 
 
 def _embeds(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
-    return [Sample((random((2, 3)),), {"shape": (5, 7), "starts": (1, 6), "steps": (2, -3), "value": v}) for v in (0, 1)]
+    attrs = {"shape": (5, 7), "starts": (1, 6), "steps": (2, -3)}
+    return [Sample((random((2, 3)),), {**attrs, "value": v}) for v in (0, 1)]
 
 
 def _random_bits(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
     key, draw = np.array(0x0123456789ABCDEF, U64), np.array(5, U64)
+    shapes = [(), (7,), (3, 5), (0,)] if d == U64 else []
     return [Sample((key, draw), {"shape": shape, "dtype": word, "stream": stream})
-            for shape in [(), (7,), (3, 5), (0,)] for word in ("uint32", "uint64") for stream in (0, 2)] if d == U64 else []
+            for shape in shapes for word in ("uint32", "uint64") for stream in (0, 2)]
 
 
 MAKERS: dict[str, Maker] = {
@@ -215,7 +219,8 @@ MAKERS: dict[str, Maker] = {
     "embed": _embeds,
     "full": lambda d, random: [Sample((), {"shape": s, "value": 1, "dtype": d.name}) for s in [(), (3, 2), (0,)]],
     "gather": _gather,
-    "iota": lambda d, random: [Sample((), {"shape": (3, 4), "axis": a, "dtype": d.name}) for a in (0, 1) if d.kind in "iuf"],
+    "iota": lambda d, random: [Sample((), {"shape": (3, 4), "axis": a, "dtype": d.name})
+                               for a in (0, 1) if d.kind in "iuf"],
     "matmul": _square_matrices,
     "random_bits": _random_bits,
     "recurrence": _along({"reverse": False}, {"reverse": True}, inputs=2),

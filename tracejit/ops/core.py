@@ -220,8 +220,7 @@ def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) 
     try:
         wanted, _ = rule(common)
     except TypeError as error:
-        kinds = ", ".join(str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in operands)
-        raise TypeError(f"{name}: {error} (operands: {kinds})") from None
+        raise TypeError(f"{name}: {error} (operands: {_described(args)})") from None
     if rule is boolean and wanted.kind in "iu":
         operands, wanted = _comparable(operands, wanted)
     for k, x in enumerate(operands):
@@ -233,9 +232,17 @@ def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) 
     return operands, wanted, all_weak
 
 
+def _described(args: Sequence[Any]) -> str:
+    """Dtypes of operands, for messages."""
+    return ", ".join(str(x.dtype) if hasattr(x, "dtype") else type(x).__name__ for x in args)
+
+
+_LIMITS = {d: (int(np.iinfo(d).min), int(np.iinfo(d).max)) for d in dtypes.INTEGERS}
+
+
 def _fits(x: Any, dtype: np.dtype) -> bool:
-    info = np.iinfo(dtype)
-    return info.min <= x <= info.max
+    low, high = _LIMITS[dtype]
+    return low <= x <= high
 
 
 def _comparable(operands: list[Any], dtype: np.dtype) -> tuple[list[Any], np.dtype]:
@@ -254,8 +261,10 @@ def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int
                      attrs: Mapping[str, Any] = NO_ATTRS) -> Tensor:
     """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own."""
     operands, dtype, all_weak = convert(op.name, args, rule, booleans)
-    shape = broadcast_shape(op.name, [x.shape if isinstance(x, Tensor) else () for x in operands],
-                            [x.dtype if isinstance(x, Tensor) else type(x).__name__ for x in operands])
+    try:
+        shape = broadcast_shape(op.name, [x.shape if isinstance(x, Tensor) else () for x in operands])
+    except ValueError as error:
+        raise ValueError(f"{error} (operands: {_described(args)})") from None
     wanted = [dtypes.bool_] * booleans + [dtype] * (len(operands) - booleans)
     if not state.active:
         arrays = [x._value if isinstance(x, Tensor) else quietly(np.asarray, x, d) for x, d in zip(operands, wanted)]
