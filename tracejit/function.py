@@ -183,7 +183,8 @@ class Function:
                 for s in found[0]:
                     handles = s.matches(leaves, None)
                     if handles is not None:
-                        traces.shortcut = s.shortcut or no_shortcut
+                        if len(leaves) == len(args):
+                            traces.shortcut = self._shortcut(s, leaves)
                         return s.run(leaves, handles)
         return self._call((), args, kwargs)
 
@@ -214,16 +215,20 @@ class Function:
         plain = call.spec is None and len(call.traced) == len(call.values)
         if not plain or not all(a is b for a, b in zip(args, call.leaves)):
             return
-        if len(args) == len(call.leaves):
-            if s.shortcut is None:
-                s.shortcut = shortcut(s, call.leaves) or no_shortcut
-            traces.shortcut = s.shortcut
+        if s.calls and len(args) == len(call.leaves):
+            traces.shortcut = self._shortcut(s, args)
         key = None if before else arguments_key(args)
         found = traces.by_key.get(call.key)
         if key is not None and found is not None:
             if len(traces.by_arguments) >= 4 * MAX_KEYS:
                 traces.by_arguments.clear()
             traces.by_arguments[key] = found, tuple(call.leaves[len(args):])
+
+    def _shortcut(self, s: Specialization, leaves: tuple[Any, ...]) -> Shortcut:
+        """The shortcut of a specialisation; made at its second call."""
+        if s.shortcut is None:
+            s.shortcut = shortcut(s, leaves) or no_shortcut
+        return s.shortcut  # type: ignore[no-any-return]
 
     def _inlined(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:

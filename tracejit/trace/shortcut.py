@@ -7,7 +7,7 @@ tensors a call is all overhead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ MISS = object()
 Shortcut = Callable[[tuple[Any, ...], Any], Any]
 
 
-def shortcut(s: Specialization, leaves: list[Any]) -> Shortcut | None:
+def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     """The shortcut for calls like the one with these leaves; None if it would have to do more than the common things."""
     if s.writes or s.aliases is not None or s.numbers or s.passed or s.spec is not None or any(r.kind != "output" for r in s.results):
         return None
