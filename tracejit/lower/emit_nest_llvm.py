@@ -354,8 +354,8 @@ class Nest:
         index = self._lane_offsets(access)
         if moved is not None:
             index = moved if index is None else self.b.add(moved, index)
-        if index is None:  # one element for all lanes, under a mask that differs
-            index = self.e.splat(self.num(0))
+        if index is None:  # one element for all lanes, if any wants it
+            return self.e.splat(self.e.load_scalar(pointer, dtype, None if mask is None else self.e.any_lane(mask)))
         return self.e.gather(pointer, index, dtype, mask)
 
     def _lane_offsets(self, access: int) -> Maybe:

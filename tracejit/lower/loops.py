@@ -334,6 +334,8 @@ class Writer:
                 read = self.read_memo[key] = len(self.reads)
                 self.reads.append(touch)
             args: list[Value] = []
+            if mask is not None and moved is None and not any(touch.coefs):
+                mask = None  # a fixed element, there whatever the mask says
             if moved is not None or mask is not None:
                 args.append(moved if moved is not None else self.builder.const(0, I64))
             if mask is not None:
