@@ -306,12 +306,13 @@ def test_batched_gemm(batch: tuple[int, ...], broadcast: bool, m: int, n: int, k
     np.testing.assert_allclose(run([a, b])[0], a @ b, rtol=1e-4, atol=1e-5)
 
 
-def test_what_blas_cannot_walk_is_an_error() -> None:
-    buffers = [buffer("input", 4, 4), buffer("input", 4, 4), buffer("output", 2, 2)]
-    view = View(0, 0, (4, 1))
-    for bad in (View(1, 0, (8, 2)), View(1, 0, (1, 1)), View(1, 0, (-4, 1))):
-        with pytest.raises(InternalError, match=r"not for BLAS|beyond BLAS"):
-            program(plan(buffers, [Gemm(F32, (), 2, 2, 2, view, bad, View(2, 0, (2, 1)))]))
+def test_what_a_product_cannot_walk_is_an_error() -> None:
+    for dtype, bad in (("float32", (8, 2)), ("complex64", (8, 2)), ("complex64", (1, 1)), ("complex64", (-4, 1))):
+        buffers = [buffer("input", 4, 4, dtype=dtype), buffer("input", 4, 4, dtype=dtype),
+                   buffer("output", 2, 2, dtype=dtype)]
+        views = View(0, 0, (4, 1)), View(1, 0, bad), View(2, 0, (2, 1))
+        with pytest.raises(InternalError, match=r"not for BLAS|beyond BLAS|no operand"):
+            program(plan(buffers, [Gemm(np.dtype(dtype), (), 2, 2, 2, *views)]))
 
 
 # ---- steps in Python

@@ -1,16 +1,16 @@
-"""Matrix products as BLAS calls: from a `Gemm` step to the numbers that the native executor passes on.
+"""Complex matrix products as BLAS calls: from a `Gemm` step to the numbers that the native executor passes on.
 
-In: a `Gemm`. Out: a `BlasCall`. BLAS counts columns first, so a row-major c = a @ b is asked for as c' = b' @ a', and a
-transposed operand is only a flag. Products with a vector go to gemv.
+In: a `Gemm`. Out: a `NativeCall`. BLAS counts columns first, so a row-major c = a @ b is asked for as c' = b' @ a', and
+a transposed operand is only a flag. Products with a vector go to gemv.
 
-Read next: `executor.py` (which calls), `program.py` (who asks).
+Read next: `executor.py` (which calls), `gemm.py` (who asks).
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,26 +18,10 @@ from tracejit.errors import InternalError
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm
 from tracejit.runtime import executor
-from tracejit.runtime.executor import Blas
+from tracejit.runtime.executor import Blas, NativeCall
 
-_PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-_BLAS_SERIAL = 1 << 18  # multiply-adds below which BLAS uses one thread
-_RATE = {"s": 0.03, "d": 0.06, "c": 0.12, "z": 0.24}  # nanoseconds for a multiply-add, roughly
-_CALL, _CHUNK, _PARALLEL = 150.0, 25_000.0, 40_000.0  # nanoseconds: of a call; as in grid.py
-
-
-@dataclass(frozen=True, slots=True)
-class BlasCall:
-    """function: executor function. words: its slots; those of `operands` (a, b, c) are still to be given an address.
-    constants: memory that words point to. items, chunk: matrices, and how many in a row for one thread."""
-
-    function: int
-    words: list[int]
-    operands: tuple[int, int, int]
-    constants: ctypes.Array
-    items: int
-    chunk: int
-    work: float
+_PREFIX = {"complex64": "c", "complex128": "z"}
+_RATE = {"c": 0.12, "z": 0.24}  # nanoseconds for a multiply-add, roughly
 
 
 class _Constants:
@@ -58,7 +42,7 @@ class _Constants:
         return self.put(n.to_bytes(4, sys.byteorder))
 
 
-def blas_call(step: Gemm) -> BlasCall:
+def blas_call(step: Gemm) -> NativeCall:
     """The call for one matrix product, or a batch of them."""
     prefix = _PREFIX[step.dtype.name]
     m, n, k = step.m, step.n, step.k
@@ -69,7 +53,7 @@ def blas_call(step: Gemm) -> BlasCall:
     a_flag, a_lead = _operand(step, step.a, m, k)
     integer = constants.integer
     if k and (m == 1 or n == 1):  # a matrix and a vector; the result is a vector
-        function, operands = "gemv", executor.GEMV_OPERANDS
+        function, operands = "gemv", executor.GEMV_OPERANDS[1]
         if n == 1:
             order, lead, step_along = ("a", "b", "c"), a_lead, step.b.strides[-2]
             flag, rows, columns = (b"T", k, m) if a_flag == b"N" else (b"N", m, k)
@@ -79,25 +63,23 @@ def blas_call(step: Gemm) -> BlasCall:
         arguments = [constants.put(flag), integer(rows), integer(columns), one, 0, integer(lead),
                      0, integer(step_along if k > 1 else 1), zero, 0, integer(1)]
     else:
-        function, operands, order = "gemm", executor.GEMM_OPERANDS, ("b", "a", "c")
+        function, operands, order = "gemm", executor.GEMM_OPERANDS[1], ("b", "a", "c")
         arguments = [constants.put(b_flag), constants.put(a_flag), integer(n), integer(m), integer(k),
                      one, 0, integer(b_lead), 0, integer(a_lead), zero, 0, integer(max(1, n))]
     words = [0] * (Blas.DIMS + 4 * len(step.batch))
     words[Blas.FUNCTION] = executor.blas(prefix + function)
     words[Blas.ARGUMENTS: Blas.ARGUMENTS + len(arguments)] = arguments
     words[Blas.BATCH] = len(step.batch)
-    items, size = 1, step.dtype.itemsize
-    views = [getattr(step, name) for name in order]
+    size = step.dtype.itemsize
     for d, extent in enumerate(step.batch):
-        items *= extent
+        views = [getattr(step, name) for name in order]
         words[Blas.DIMS + 4 * d: Blas.DIMS + 4 * d + 4] = [extent, *(v.strides[d] * size for v in views)]
-    where = {name: Blas.ARGUMENTS + argument for name, argument in zip(order, operands[1], strict=True)}
-    each = _CALL + m * n * k * _RATE[prefix]
-    chunk = items
-    if items > 1 and m * n * k < _BLAS_SERIAL and items * each > _PARALLEL:
-        chunk = max(1, int(_CHUNK / each))
-    return BlasCall(executor.GEMM if function == "gemm" else executor.GEMV, words, (where["a"], where["b"], where["c"]),
-                    constants.memory, items if m and n else 0, min(chunk, max(items, 1)), items * each)
+    where = {Blas.ARGUMENTS + argument: getattr(step, name) for name, argument in zip(order, operands, strict=True)}
+    items = math.prod(step.batch)
+    work = items * (150.0 + m * n * k * _RATE[prefix])
+    # On one of our threads: BLAS may use its own.
+    return NativeCall(executor.GEMM if function == "gemm" else executor.GEMV, words, where, items, items, work,
+                      constants=constants.memory)
 
 
 def _operand(step: Gemm, view: View, rows: int, columns: int) -> tuple[bytes, int]:

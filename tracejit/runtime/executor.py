@@ -20,6 +20,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from tracejit.lower.kernel import View
 from tracejit.runtime.build import native_module
 from tracejit.runtime.native import Code, Variable
 
@@ -81,6 +83,22 @@ class Blas(IntEnum):
     ARGUMENTS = 1
     BATCH = 14
     DIMS = 15
+
+
+@dataclass(slots=True)
+class NativeCall:
+    """One native function with its slots. views: what the address in a slot is to show. scratch_slots: those that are
+    to hold the address of `scratch` bytes. constants: memory that slots point to. items, chunk: as of a launch."""
+
+    function: int
+    words: list[int]
+    views: dict[int, View]
+    items: int
+    chunk: int
+    work: float
+    scratch_slots: tuple[int, ...] = ()
+    scratch: int = 0
+    constants: object = None
 
 
 GEMM_OPERANDS = (13, (6, 8, 11))  # how many arguments; which are a, b, c

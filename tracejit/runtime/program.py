@@ -27,8 +27,8 @@ from tracejit.lower import buffers
 from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import Call, Gemm, Plan
 from tracejit.runtime import pool, threads
-from tracejit.runtime.blas import BlasCall, blas_call
 from tracejit.runtime.executor import RELOCATION_WORDS, Frame, Header, Step, bind
+from tracejit.runtime.gemm import product_calls
 from tracejit.runtime.grid import Grid, grid
 
 _KEPT_ARENA = 1 << 18  # bytes of arena that a frame keeps between calls; larger ones come from the pool at each call
@@ -75,6 +75,18 @@ class _Layout:
         return self.arena_bytes <= _KEPT_ARENA
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A native function over items: word of its slots, first item, items, how many in a row for one thread."""
+
+    function: int
+    at: int
+    begin: int
+    items: int
+    chunk: int
+    work: float
+
+
 class Program:
     """A plan made runnable. Safe to call from several threads at once, and after a fork."""
 
@@ -86,7 +98,8 @@ class Program:
         self.storage = storage if storage is not None else buffers.assign(plan)
         if config.debug.check:
             buffers.verify(plan, self.storage)
-        self._native: dict[int, tuple[int, int, Grid | BlasCall]] = {}  # step -> function, word of its slots, numbers
+        self.grids: dict[int, Grid] = {}  # how each launch that does anything is cut up, by step of the plan
+        self._native: dict[int, list[_Run]] = {}  # by step of the plan
         self._relocations: list[tuple[int, int, int]] = []
         self._error_slots: list[int] = []
         self._runners: list[Callable[..., int]] = []
@@ -100,7 +113,7 @@ class Program:
         self._results = [self._source(b) for b in plan.outputs]
         self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
         self._stops = any(isinstance(s, Call) for s in plan.steps)
-        self._parallel = any(g.chunk < g.items for _, _, g in self._native.values())
+        self._parallel = any(r.chunk < r.items for runs in self._native.values() for r in runs)
         self._checked = config.debug.check >= 2
         self.profile: list[tuple[int, float]] | None = None
         self._header = self._table((), False)
@@ -172,11 +185,6 @@ class Program:
         """Count calls and seconds of each step in `profile` (by step of the plan), until switched off."""
         self.profile = [(0, 0.0)] * len(self.plan.steps) if on else None
 
-    @property
-    def grids(self) -> dict[int, Grid | BlasCall]:
-        """How each native step that does anything is cut up, by step of the plan."""
-        return {s: g for s, (_, _, g) in self._native.items()}
-
     # ---- building
 
     def _build(self, kernels: Sequence[int]) -> _Layout:
@@ -185,39 +193,46 @@ class Program:
         scratch = 0
         address = iter(kernels)
         launches: list[tuple[Launch, Grid, int]] = []
+        scratch_words: list[int] = []  # words that are to hold the address of the scratch
         for s, step in enumerate(self.plan.steps):
             if isinstance(step, Launch):
                 function, g = next(address), grid(step)
                 if not g.items or (buffers.is_copy(step) and self._stays(step)):
                     continue
-                self._native[s] = function, len(words), g
+                self.grids[s] = g
+                self._native[s] = [_Run(function, len(words), 0, g.items, g.chunk, g.work)]
+                if g.splits > 1:
+                    self._native[s].append(_Run(function, len(words), ~0, step.points, step.points, 0.0))
                 launches.append((step, g, len(words)))
                 words += [0] * step.kernel.slots.count
                 scratch = max(scratch, g.scratch)
             elif isinstance(step, Gemm):
-                b = blas_call(step)
-                if not b.items:
-                    continue
-                self._native[s] = b.function, len(words), b
-                for argument, view in zip(b.operands, (step.a, step.b, step.c), strict=True):
-                    b.words[argument] = self._relocate(len(words) + argument, view, step.dtype.itemsize)
-                words += b.words
-                self._constants.append(b.constants)
+                self._native[s] = []
+                for call in product_calls(step):
+                    at = len(words)
+                    self._native[s].append(_Run(call.function, at, 0, call.items, call.chunk, call.work))
+                    for word, view in call.views.items():
+                        call.words[word] = self._relocate(at + word, view, step.dtype.itemsize)
+                    scratch_words += [at + word for word in call.scratch_slots]
+                    words += call.words
+                    scratch = max(scratch, call.scratch)
+                    self._constants.append(call.constants)
         scratch_at = self.storage.arena_bytes
         for launch, g, at in launches:
-            self._fill_slots(words, at, launch, g, scratch_at)
+            self._fill_slots(words, at, launch, g)
+            if g.scratch:
+                scratch_words.append(at + launch.kernel.slots.scratch)
+        self._relocations += [(word, self._arena_word, scratch_at) for word in scratch_words]
         self._relocation_table = np.array(self._relocations, np.int64).reshape(-1, RELOCATION_WORDS)
         return _Layout(np.array(words, np.int64), self._error_slots, self._arena_word, scratch_at + scratch)
 
-    def _fill_slots(self, words: list[int], at: int, launch: Launch, g: Grid, scratch_at: int) -> None:
+    def _fill_slots(self, words: list[int], at: int, launch: Launch, g: Grid) -> None:
         k = launch.kernel
         slots = k.slots
         for slot, extent in zip(slots.extents, launch.extents, strict=True):
             words[at + slot] = extent
         words[at + slots.block], words[at + slots.splits], words[at + slots.split] = g.block, g.splits, g.split
         words[at + slots.stream] = g.stream
-        if g.scratch:
-            self._relocations.append((at + slots.scratch, self._arena_word, scratch_at))
         self._error_slots.append(at + slots.errors)
         for slot, value in zip(slots.params, launch.params, strict=True):
             words[at + slot] = value
@@ -297,11 +312,8 @@ class Program:
             if isinstance(step, Call):
                 back(s + 1, len(rows) + 1)
             elif s in self._native and s not in left_out:
-                function, at, g = self._native[s]
                 checks = int(isinstance(step, Launch) and bool(step.sites))
-                rows.append([function, 8 * at, 0, g.items, g.chunk, checks, s])
-                if isinstance(g, Grid) and g.splits > 1 and isinstance(step, Launch):
-                    rows.append([function, 8 * at, ~0, step.points, step.points, checks, s])
+                rows += [[r.function, 8 * r.at, r.begin, r.items, r.chunk, checks, s] for r in self._native[s]]
                 if profiled:
                     back(s + 1, len(rows) + 1)
         back(0, 0)
@@ -311,7 +323,7 @@ class Program:
         header[Header.RELOCATIONS] = self._relocation_table.ctypes.data
         header[Header.RELOCATION_COUNT] = len(self._relocation_table)
         header[Header.LAUNCH], header[Header.CELL] = threads.LAUNCH, threads.CELL
-        header[Header.RELEASE] = sum(g.work for _, _, g in self._native.values()) > _QUICK
+        header[Header.RELEASE] = sum(r.work for runs in self._native.values() for r in runs) > _QUICK
         self._steps.append(table)
         self._tables[key] = header
         return header

@@ -1,0 +1,131 @@
+"""Matrix products as native calls: from a `Gemm` step to the numbers of the code that runs it.
+
+In: a `Gemm`. Out: one or two `NativeCall`s: a copy of b in strips where that pays, then the product. Float products run
+on our own code and threads (`gemm_code.py`); BLAS, which keeps threads of its own, is left with complex ones.
+
+A product is cut up by its sizes alone, so results do not depend on the number of threads.
+
+Read next: `gemm_code.py` (native side), `program.py` (who asks).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tracejit.errors import InternalError
+from tracejit.lower.plan import Gemm
+from tracejit.runtime import gemm_code
+from tracejit.runtime.blas import blas_call
+from tracejit.runtime.executor import NativeCall
+from tracejit.runtime.gemm_code import PackWord, Tiles, Word
+from tracejit.runtime.grid import CHUNK, PARALLEL
+
+DEPTH = 320  # of one walk down k, at most: a strip of b that deep stays in the first cache
+PANEL = 48  # rows of an item, at most: so many rows of a stay in the second cache
+ENOUGH = 16  # items that keep the cores of most machines busy
+LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
+_RATE = 0.0013  # nanoseconds for a multiply-add, by bytes of the element and 64-byte vector, roughly
+_CALL = 20.0  # nanoseconds for an item, besides
+_COPY = 0.1  # nanoseconds to copy one element of b
+
+
+def product_calls(step: Gemm) -> list[NativeCall]:
+    """What runs one matrix product, or a batch of them, in order."""
+    if not step.m or not step.n or 0 in step.batch:
+        return []
+    return [blas_call(step)] if step.dtype.kind == "c" else _own_calls(step, gemm_code.tiles(step.dtype))
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a product is cut into items: panels of rows, and parts of columns if rows are few."""
+
+    panel: int
+    part: int
+    depth: int
+    items: int
+    chunk: int
+    work: float
+
+
+def cut(step: Gemm, t: Tiles) -> Cut:
+    """Cut a product up."""
+    m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
+    row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
+    work = matrices * (m * row + _CALL)
+    panel = part = 0
+    if work > PARALLEL:
+        panel = min(_up(max(1, int(CHUNK / row)), t.rows), _up(-(-m * matrices // ENOUGH), t.rows))
+    panel = min(panel or m, PANEL if work > PARALLEL else m, m)
+    panels = -(-m // panel)
+    if work > PARALLEL and panels * matrices < ENOUGH:
+        most = min(ENOUGH // (panels * matrices), int(work / CHUNK / (panels * matrices)))
+        part = _up(-(-n // max(1, most)), t.columns)
+    part = min(part or n, n)
+    items = matrices * panels * -(-n // part)
+    chunk = items if work <= PARALLEL else min(items, max(1, int(CHUNK * items / work)))
+    walks = max(1, -(-k // DEPTH))
+    return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
+
+
+def _own_calls(step: Gemm, t: Tiles) -> list[NativeCall]:
+    size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
+    c = cut(step, t)
+    words = [0] * (Word.DIMS + 4 * len(step.batch))
+    words[Word.M], words[Word.N], words[Word.K] = m, n, k
+    words[Word.A_ROW], words[Word.A_COLUMN] = (s * size for s in step.a.strides[-2:])
+    words[Word.B_STRIP], words[Word.B_ROW], words[Word.C_ROW] = t.columns * size, step.b.strides[-2] * size, n * size
+    words[Word.PANEL], words[Word.PANELS], words[Word.DEPTH] = c.panel, -(-m // c.panel), c.depth
+    words[Word.PART], words[Word.PARTS] = c.part, -(-n // c.part)
+    b_batch = tuple(s * size for s in step.b.strides[:-2])
+    product = NativeCall(t.gemm, words, {Word.A: step.a, Word.B: step.b, Word.C: step.c}, c.items, c.chunk, c.work)
+    b_row, b_column = step.b.strides[-2:]
+    straight = b_column == 1 or n == 1
+    if not straight and b_row != 1 and k > 1:
+        raise InternalError(f"a ({k}, {n}) matrix with strides ({b_row}, {b_column}) is no operand ({step.where})")
+    calls = [product]
+    if k and not (straight and (n * k * size <= LARGE or m < 8 * t.rows)):
+        pack = _pack_call(step, t, straight)
+        words[Word.B_STRIP], words[Word.B_ROW] = pack.words[PackWord.STRIP], t.columns * size
+        each = pack.words[PackWord.STRIP] * pack.words[PackWord.COUNT]
+        b_batch = tuple(each * s for s in _packed_strides(step))
+        product.views.pop(Word.B)
+        product.scratch_slots, product.scratch = (Word.B,), pack.scratch
+        calls = [pack, product]
+    words[Word.BATCH] = len(step.batch)
+    for d, extent in enumerate(step.batch):
+        at = Word.DIMS + 4 * d
+        words[at: at + 4] = [extent, step.a.strides[d] * size, b_batch[d], step.c.strides[d] * size]
+    return calls
+
+
+def _packed_strides(step: Gemm) -> tuple[int, ...]:
+    """Strides, in matrices, of a packed batch: a matrix that repeats along a dim is packed once."""
+    strides, each = [], 1
+    for extent, stride in zip(reversed(step.batch), reversed(step.b.strides[:-2]), strict=True):
+        strides.append(each if stride else 0)
+        each *= extent if stride else 1
+    return tuple(reversed(strides))
+
+
+def _pack_call(step: Gemm, t: Tiles, straight: bool) -> NativeCall:
+    size, n, k = step.dtype.itemsize, step.n, step.k
+    dims = [(extent, stride) for extent, stride in zip(step.batch, step.b.strides[:-2], strict=True) if stride]
+    words = [0] * (PackWord.DIMS + 2 * len(dims))
+    words[PackWord.N], words[PackWord.K] = n, k
+    words[PackWord.B_ROW], words[PackWord.B_COLUMN] = (s * size for s in step.b.strides[-2:])
+    words[PackWord.STRIP], words[PackWord.COUNT] = _up(k, t.lanes) * t.columns * size, -(-n // t.columns)
+    words[PackWord.TRANSPOSED] = int(not straight)
+    words[PackWord.BATCH] = len(dims)
+    for d, (extent, stride) in enumerate(dims):
+        words[PackWord.DIMS + 2 * d: PackWord.DIMS + 2 * d + 2] = [extent, stride * size]
+    items = words[PackWord.COUNT] * math.prod(extent for extent, _ in dims)
+    work = items * k * t.columns * _COPY
+    chunk = items if work <= PARALLEL else max(1, int(CHUNK * items / work))
+    return NativeCall(t.pack, words, {PackWord.B: step.b}, items, min(chunk, items), work, (PackWord.STRIPS,),
+                      items * words[PackWord.STRIP])
