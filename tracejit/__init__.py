@@ -52,6 +52,7 @@ from tracejit.gradients import (
 from tracejit.ops import protocols as _protocols
 from tracejit.ops import subscript as _subscript
 from tracejit.ops.comparison import *
+from tracejit.ops.counting import *
 from tracejit.ops.creation import *
 from tracejit.ops.creation import arange as range
 from tracejit.ops.cumulative import *
@@ -59,6 +60,7 @@ from tracejit.ops.einsum import *
 from tracejit.ops.elementwise import *
 from tracejit.ops.linalg import *
 from tracejit.ops.movement import *
+from tracejit.ops.numeric import *
 from tracejit.ops.quantiles import *
 from tracejit.ops.random import *
 from tracejit.ops.reduction import *

@@ -156,7 +156,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
 
 
 # -- nonzero -----------------------------------------------------------------------------------------------------------
-def _values(name: str, x: Any) -> np.ndarray:
+def values_now(name: str, x: Any) -> np.ndarray:
     """The values, which must be known now."""
     t = strong(x)
     if isinstance(t._value, Node):
@@ -169,19 +169,19 @@ def _values(name: str, x: Any) -> np.ndarray:
 @composite(numpy=np.nonzero, method=True)
 def nonzero(x: Any) -> tuple[Tensor, ...]:
     """int64 positions of the elements that are not zero, a tensor for each dim. Not inside a compiled function."""
-    return tuple(core.constant_tensor(i) for i in _values("nonzero", x).nonzero())
+    return tuple(core.constant_tensor(i) for i in values_now("nonzero", x).nonzero())
 
 
 @composite(numpy=np.flatnonzero)
 def flatnonzero(x: Any) -> Tensor:
     """int64 row-major positions of the elements that are not zero. Not inside a compiled function."""
-    return core.constant_tensor(np.flatnonzero(_values("flatnonzero", x)))
+    return core.constant_tensor(np.flatnonzero(values_now("flatnonzero", x)))
 
 
 @composite(numpy=np.argwhere)
 def argwhere(x: Any) -> Tensor:
     """int64 coordinates of the elements that are not zero, one row each. Not inside a compiled function."""
-    return core.constant_tensor(np.argwhere(_values("argwhere", x)))
+    return core.constant_tensor(np.argwhere(values_now("argwhere", x)))
 
 
 @composite(numpy=np.isin)
