@@ -88,8 +88,8 @@ def unique_values(x: Any) -> Tensor:
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Tensor:
     """How often each of 0, 1, 2, ... occurs in a vector of integers (or the sum of its weights).
 
-    The result has `length` elements if given (a compiled function needs it), else enough for the largest. IndexError for
-    a value outside.
+    The result has `length` elements if given (a compiled function needs it), else enough for the largest. IndexError
+    for a value outside.
 
     >>> bincount([0, 2, 2]).tolist()
     [1, 0, 2]
