@@ -260,7 +260,7 @@ class Tensor:
         out = kwargs.pop("out", None)
         if method == "reduce" and (reduction := NUMPY_FUNCTIONS.get((ufunc, "reduce"))) is not None:
             function = reduction
-            kwargs = {k: v for k, v in kwargs.items() if v is not None and v is not np._NoValue}  # type: ignore[attr-defined]
+            kwargs = {k: v for k, v in kwargs.items() if (v is not None or k == "axis") and v is not np._NoValue}  # type: ignore[attr-defined]
             kwargs.setdefault("axis", 0)
         elif method == "at" and len(inputs) == 3 and isinstance(inputs[0], Tensor):
             raise TypeError(f"np.{ufunc.__name__}.at writes in place; use t = t.at[index].{ufunc.__name__}(value)")

@@ -58,15 +58,17 @@ def _quantile(name: str, x: Any, q: Any, axis: Any, keepdims: bool, method: str,
     axes = normalize_axes(name, axis, t.ndim)
     rows = _rows(core.cast(t, result), axes)
     n = rows.shape[-1]
+    if not isinstance(q, Tensor):
+        q = np.asarray(q, np.float64)
+        if not (0 <= np.min(q, initial=0) and np.max(q, initial=1) <= 1):
+            raise ValueError(f"{name}: positions must lie in [0, 1]")
     positions = core.cast(strong(q), dtypes.float64)
-    if not isinstance(q, Tensor) and not (0 <= np.min(q, initial=0) and np.max(q, initial=1) <= 1):
-        raise ValueError(f"{name}: positions must lie in [0, 1]")
     kept = tuple(1 if a in axes else m for a, m in enumerate(t.shape) if keepdims or a not in axes)
     if n == 0:
         return core.full(math.nan, (*positions.shape, *kept), result)
     ordered = sort(rows, axis=-1)  # nan comes last
     numbers = _sum(core.cast(~isnan(rows), dtypes.int64), -1, keepdims=True)  # type: ignore[operator]
-    last = ew.maximum(numbers, 1) - 1 if ignore_nan else core.full(n - 1, numbers.shape, dtypes.int64)  # type: ignore[operator]
+    last: Any = ew.maximum(numbers, 1) - 1 if ignore_nan else n - 1  # type: ignore[operator]
     # one more leading dim for the positions
     flat = reshaped(positions, (positions.size, *(1,) * ordered.ndim))
     place = flat * last

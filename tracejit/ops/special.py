@@ -7,6 +7,7 @@ them. The scalar rules are `lower.mathlib`'s polynomials; the eager meaning is N
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -347,10 +348,11 @@ def polygamma(n: int, x: Any) -> Tensor:
     >>> print(round(polygamma(1, [1.0, 2.0]) * 1000))
     tj.Tensor([1645.  645.], shape=(2,), dtype=float32)
     """
+    n = index(n)
+    if n < 0:
+        raise ValueError(f"polygamma: n must not be negative, got {n}")
     if n == 0:
         return digamma(x)
-    if not isinstance(n, int) or n < 0:
-        raise ValueError(f"polygamma: n must be an int >= 0, got {n!r}")
     return call_elementwise(POLYGAMMA, (x,), real_floating, attrs={"n": n})
 
 

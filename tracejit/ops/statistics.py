@@ -226,6 +226,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> T
     (5.0, [5.0, 10.0])
     """
     t, result = _working(x)
+    ord = ord.item() if isinstance(ord, Tensor) else ord
     axes = normalize_axes("norm", axis, t.ndim)
     if ord is None or (ord == 2 and len(axes) == 1) or (ord == "fro" and len(axes) == 2):
         found = _root(_sum(_squared_size(t), axes, keepdims=keepdims))
