@@ -157,7 +157,7 @@ def _holds_tensor(x: Any) -> bool:
     return isinstance(x, Tensor) or hasattr(x, "__tensor__")
 
 
-# Set by `functions.py`, which knows how to stack (lists that hold tensors become one tensor).
+# Set by `shaping.py`, which knows how to stack (lists that hold tensors become one tensor).
 _stack_nested: Callable[[Any, Any], Tensor]
 
 
