@@ -37,8 +37,9 @@ def _rule(node: Node, args: list[Any]) -> Tensor | None:
             return core.full(value.item(), node.shape, node.dtype)
         if len(args) == 1 and "value" not in node.attrs:
             return core.full(literals[0].item(), node.shape, node.dtype)  # type: ignore[union-attr]
-    if max(node.type.size, *(a.size for a in args)) > LIMIT:
-        return None
+    largest = max(a.size for a in args)
+    if max(node.type.size, largest) > LIMIT or (node.op.kind == "movement" and node.type.size > largest):
+        return None  # (a broadcast constant is only more to read)
     values = [_value(a, literal) for a, literal in zip(args, literals)]
     if any(v is None for v in values):
         return None
