@@ -185,46 +185,28 @@ def _target_machine(level: int = 2) -> Any:
         codemodel="jitdefault", jit=True)
 
 
+@cache
+def _generator() -> Any:
+    """Numba's code generator for this CPU (it has private names only: all of them are used here and just below)."""
+    from numba.core.codegen import JITCPUCodegen  # heavy: only where something is compiled
+
+    return JITCPUCodegen("tracejit")
+
+
 def _compile_kernels(kernels: dict[str, Kernel], options: Options) -> bytes:
-    """Object code with one function per name, through Numba: a C callback whose intrinsic emits them all next to it."""
-    from numba import cfunc, types  # heavy: only where something is compiled
-    from numba.extending import intrinsic
-
-    width = emit_llvm.vector_bytes(llvm.get_host_cpu_features().flatten())
-
-    @intrinsic
-    def emit_all(typing_context: Any) -> Any:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            for name, kernel in kernels.items():
-                emit_llvm.emit_kernel(builder.module, name, kernel, width, options.fastmath)
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    def unit() -> None:
-        emit_all()
-
-    return _numba_object_code(lambda: cfunc(types.void())(unit))
-
-
-def _numba_object_code(compile_it: Callable[[], Any]) -> bytes:
-    """The object code behind a Numba function (the one use of private interfaces of Numba).
+    """Object code with one function per name, by Numba's code generator.
 
     Kernels come as the vector code that they should become, so LLVM's optimisation passes, which would take most of
-    the time, are left out: the code generator alone gives code as fast. Numba's lock covers the change of its setting.
+    the time, are left out: the code generator alone gives code as fast.
     """
-    from numba.core import config as numba_config
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import cpu_target
-
-    with global_compiler_lock:
-        cpu_target.target_context.codegen()  # Numba's code generator, which must start with Numba's own setting
-        level = numba_config.OPT
-        numba_config.OPT = type(level)(0)
-        try:
-            return compile_it()._library._get_compiled_object()
-        finally:
-            numba_config.OPT = level
+    generator = _generator()
+    width = emit_llvm.vector_bytes(llvm.get_host_cpu_features().flatten())
+    module = generator._create_empty_module("tracejit")
+    for name, kernel in kernels.items():
+        emit_llvm.emit_kernel(module, name, kernel, width, options.fastmath)
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    return generator._tm.emit_object(parsed)
 
 
 def _compile_module(text: str) -> bytes:
