@@ -305,7 +305,9 @@ def verify(kernel: Kernel) -> None:
     stored = [s.write for stage in kernel.stages for s in stage.stores]
     require(set(stored) == set(range(len(kernel.writes))), "a write is never stored or unknown")
     for stage in kernel.stages:
-        for a in stage.accumulators:
-            require(a.op in ACCUMULATE and kernel.stmts[a.value].dtype == a.dtype, "an accumulator of another dtype")
-        for s in stage.stores:
-            require(kernel.stmts[s.value].dtype == kernel.writes[s.write].dtype, f"w{s.write} stores another dtype")
+        for acc in stage.accumulators:
+            known = acc.op in ACCUMULATE and kernel.stmts[acc.value].dtype == acc.dtype
+            require(known, "an accumulator of another dtype")
+        for store in stage.stores:
+            same = kernel.stmts[store.value].dtype == kernel.writes[store.write].dtype
+            require(same, f"w{store.write} stores another dtype")

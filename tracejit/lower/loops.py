@@ -291,8 +291,8 @@ class Writer:
             positions.append(at)
             if valid is not None:
                 ok = valid if ok is None else ok & valid
-        _, at = gather_coords(node, coords, [v.index for v in positions])
-        return self.value(x, at, ok)
+        _, place = gather_coords(node, coords, [v.index for v in positions])
+        return self.value(x, place, ok)
 
     def _checked(self, at: Value, extent: int, axis: int, node: Node, mask: Value | None) -> tuple[Value, Value | None]:
         """A run-time index counted from the end where negative, and where it is in range (None: unchecked)."""

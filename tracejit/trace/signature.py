@@ -68,7 +68,8 @@ class Leaf:
 
 def _is_record(x: Any) -> bool:
     return not isinstance(x, (type, Leaf)) and (
-        dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__") or isinstance(x, types.SimpleNamespace))
+        dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__") or isinstance(x, types.SimpleNamespace)
+    )
 
 
 def _register(cls: type) -> None:
@@ -84,13 +85,15 @@ def _register(cls: type) -> None:
         return tuple(getattr(x, n) for n in present), present, present
 
     def put_together(present: tuple[str, ...], children: Iterable[Any]) -> Any:
-        x = cls.__new__(cls)
+        x = cls.__new__(cls)  # type: ignore[call-overload]
         for n, child in zip(present, children):
             object.__setattr__(x, n, child)
         return x
 
     try:
-        optree.register_pytree_node(cls, take_apart, put_together, namespace=NAMESPACE, path_entry_type=optree.GetAttrEntry)
+        optree.register_pytree_node(
+            cls, take_apart, put_together, namespace=NAMESPACE, path_entry_type=optree.GetAttrEntry
+        )
     except ValueError:  # another thread was faster
         pass
 
@@ -192,12 +195,16 @@ class Signature:
         self.display = getattr(function, "__name__", type(function).__name__)
         unknown = set(static_argnames) - set(self.names)
         if unknown:
-            raise TypeError(f"{self.display} has no argument {', '.join(map(repr, sorted(unknown)))} (static_argnames); "
-                            f"it has {', '.join(self.names)}")
+            raise TypeError(
+                f"{self.display} has no argument {', '.join(map(repr, sorted(unknown)))} (static_argnames); "
+                f"it has {', '.join(self.names)}"
+            )
         self.static = [k for k, n in enumerate(self.names) if n in set(static_argnames)]
         self.traced = [k for k in range(len(self.names)) if k not in set(self.static)]
         kinds = [p.kind for p in self.parameters]
-        self._positional = sum(k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds)
+        self._positional = sum(
+            k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds
+        )
         self._plain = self._positional == len(kinds)
         self._signature = inspect.Signature(self.parameters)
 
@@ -250,11 +257,15 @@ class Signature:
             try:
                 found.append(frozen(values[k]))
             except ArgumentError:
-                raise TypeError(f"{self.display}: argument '{self.names[k]}' is static but holds an array; pass it as a normal "
-                                f"argument") from None
+                raise TypeError(
+                    f"{self.display}: argument '{self.names[k]}' is static but holds an array; pass it as a normal "
+                    f"argument"
+                ) from None
             except TypeError:
-                raise TypeError(f"{self.display}: static argument '{self.names[k]}' of type {type(values[k]).__name__} is not "
-                                f"hashable, and not a list, dict, set or dataclass of such values") from None
+                raise TypeError(
+                    f"{self.display}: static argument '{self.names[k]}' of type {type(values[k]).__name__} is not "
+                    f"hashable, and not a list, dict, set or dataclass of such values"
+                ) from None
         return tuple(found)
 
     def leaf_names(self, spec: Any) -> list[str]:
@@ -282,8 +293,10 @@ class Signature:
             except TypeError as again:
                 if type(again) is not TypeError and not isinstance(again, ArgumentError):
                     return again  # a leaked tracer
-                return TypeError(f"{self.display}: argument '{name}' of type {type(x).__name__} is neither an array nor hashable; make it "
-                                 f"a pytree (a dataclass, or register it with optree), or name it in static_argnames")
+                return TypeError(
+                    f"{self.display}: argument '{name}' of type {type(x).__name__} is neither an array nor hashable; make it "
+                    f"a pytree (a dataclass, or register it with optree), or name it in static_argnames"
+                )
         return error
 
 

@@ -70,10 +70,10 @@ class Specialization:
     expected: list[tuple[Any, ...]] = field(default_factory=list)  # of hidden values: shape, dtype, contents if guarded
 
     # -- may it run this call? ------------------------------------------------------------------------------------------
-    def matches(self, leaves: Sequence[Any], instance: Any) -> list[Any] | None:
+    def matches(self, leaves: Sequence[Any], instance: Any) -> Sequence[Any] | None:
         """The hidden handles if this program may run a call with these leaves (whose key it shares); else None."""
         for k, value, _ in self.numbers:
-            if leaves[k] != value and not (leaves[k] != leaves[k] and value != value) or repr(leaves[k]) != repr(value):
+            if (leaves[k] != value and not (leaves[k] != leaves[k] and value != value)) or repr(leaves[k]) != repr(value):
                 return None
         if (self.aliases is not None or self.writes) and not self._same_aliases(leaves):
             return None
@@ -82,8 +82,12 @@ class Specialization:
             return None
         for handle, (shape, dtype, strides, contents) in zip(handles, self.expected):
             value = current(handle)
-            if value.shape != shape or value.dtype != dtype or (strides != value.strides and not (
-                    strides is None and value.flags.c_contiguous)) or (contents is not None and contents != value.tobytes()):
+            if (
+                value.shape != shape
+                or value.dtype != dtype
+                or (strides != value.strides and not (strides is None and value.flags.c_contiguous))
+                or (contents is not None and contents != value.tobytes())
+            ):
                 return None
         return handles
 
@@ -208,8 +212,10 @@ class Specialization:
 
 
 def shares_memory(written: str, other: str) -> ValueError:
-    return ValueError(f"arguments '{written}' and '{other}' share memory and '{written}' is written inside the function, so '{other}' "
-                      f"would change with it; pass a copy of one of them")
+    return ValueError(
+        f"arguments '{written}' and '{other}' share memory and '{written}' is written inside the function, so '{other}' "
+        f"would change with it; pass a copy of one of them"
+    )
 
 
 def current(handle: Any) -> np.ndarray:
@@ -222,11 +228,15 @@ def current(handle: Any) -> np.ndarray:
 def aliases_of(leaves: Sequence[Any]) -> tuple[int, ...] | None:
     """For each leaf the first leaf that is the same handle; None if all handles differ."""
     first: dict[int, int] = {}
-    found = tuple(first.setdefault(id(x), k) if isinstance(x, (Tensor, np.ndarray)) else k for k, x in enumerate(leaves))
+    found = tuple(
+        first.setdefault(id(x), k) if isinstance(x, (Tensor, np.ndarray)) else k for k, x in enumerate(leaves)
+    )
     return None if all(k == f for k, f in enumerate(found)) else found
 
 
-def record(function: Callable[..., Any], call: Call, signature: Signature, name: str, reach: Reach, *before: Any) -> Specialization:
+def record(
+    function: Callable[..., Any], call: Call, signature: Signature, name: str, reach: Reach, *before: Any
+) -> Specialization:
     """Run `function` on traced stand-ins for the leaves of `call`, and say what it did."""
     names = signature.leaf_names(call.spec)
     trace = Trace(name, reach.find)
@@ -243,7 +253,9 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
             stand_in = trace.number(x, label)
         elif is_array(x):
             of = Type(tuple(x.shape), dtypes.as_dtype(x.dtype))
-            stand_in = trace.adopt(x, of, label) if isinstance(x, Tensor) and type(x) is not Tensor else trace.input(of, label)
+            stand_in = (
+                trace.adopt(x, of, label) if isinstance(x, Tensor) and type(x) is not Tensor else trace.input(of, label)
+            )
         stand_ins.append(stand_in)
         if len(trace.inputs) > known:
             starts[k] = trace.inputs[-1]
@@ -293,12 +305,29 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
     graph.inputs = tuple(ordered)
     leaves = [position[n] for n in ordered if n not in hidden_nodes]
     numbers = [(position[n], value, names[position[n]]) for n, value in trace.needed.items()]
-    made = Specialization(graph, leaves, hidden, reach.watch([c.path or c.handle for c in hidden]), numbers, results, spec, writes, aliases,
-                          names, created=[where for _, where in trace.created])
+    made = Specialization(
+        graph,
+        leaves,
+        hidden,
+        reach.watch([c.path or c.handle for c in hidden]),
+        numbers,
+        results,
+        spec,
+        writes,
+        aliases,
+        names,
+        created=[where for _, where in trace.created],
+    )
     for c in hidden:
         value = current(c.handle)
-        made.expected.append((value.shape, value.dtype, None if value.flags.c_contiguous else value.strides,
-                              c.guard.tobytes() if c.guard is not None else None))
+        made.expected.append(
+            (
+                value.shape,
+                value.dtype,
+                None if value.flags.c_contiguous else value.strides,
+                c.guard.tobytes() if c.guard is not None else None,
+            )
+        )
     strides = {}
     for k, value in enumerate(made.gather(call.leaves, [c.handle for c in hidden])):
         if not value.flags.c_contiguous:
@@ -308,8 +337,9 @@ def record(function: Callable[..., Any], call: Call, signature: Signature, name:
     return made
 
 
-def _results(trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any],
-             starts: dict[int, Node]) -> tuple[list[Tensor], list[Result], Any]:
+def _results(
+    trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any], starts: dict[int, Node]
+) -> tuple[list[Tensor], list[Result], Any]:
     """The graph outputs and the recipe for a function's result."""
     leaves, spec = ([result], None) if isinstance(result, Tensor) else flatten(result)
     outputs: list[Tensor] = []
@@ -321,7 +351,11 @@ def _results(trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any],
                 found.append(Result("leaf", same[0]))
                 continue
             x = core.cast(wrap(trace.node_of(x)), dtypes.default_of(x.dtype.kind))
-        elif isinstance(x, Tensor) and type(x) is not Tensor and (id(x) in trace.captured or any(x is s for s in stand_ins)):
+        elif (
+            isinstance(x, Tensor)
+            and type(x) is not Tensor
+            and (id(x) in trace.captured or any(x is s for s in stand_ins))
+        ):
             leaf = next((k for k, s in enumerate(stand_ins) if s is x), None)
             found.append(Result("handle", value=x) if leaf is None else Result("leaf", leaf))
             continue
@@ -336,5 +370,7 @@ def _results(trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any],
 
 
 def creation_error(where: str, name: str, problem: str) -> TracerError:
-    return TracerError(f"the Variable created at {where}, inside {name}, {problem}. A function may create a Variable once and keep it "
-                       f"(if self.w is None: self.w = tj.Variable(...)); for a local value use a tensor.")
+    return TracerError(
+        f"the Variable created at {where}, inside {name}, {problem}. A function may create a Variable once and keep it "
+        f"(if self.w is None: self.w = tj.Variable(...)); for a local value use a tensor."
+    )

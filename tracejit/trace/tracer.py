@@ -63,10 +63,16 @@ class Trace:
         self.captured: dict[int, Captured] = {}  # by id of the handle
         self.numbers: dict[Node, int | float | complex] = {}  # inputs that are Python numbers, and their values now
         self.needed: dict[Node, int | float | complex] = {}  # those whose value the program needs
-        self._originals: dict[int, tuple[Tensor, Any]] = {}  # by id of a written handle from outside: it, and its value before
+        self._originals: dict[
+            int, tuple[Tensor, Any]
+        ] = {}  # by id of a written handle from outside: it, and its value before
         self.created: list[tuple[Tensor, str]] = []  # Variables made inside, and where
-        self._known: dict[Node, np.ndarray | None] = {}  # value of nodes that depend on Python numbers only; None: unknown
-        self._snapshots: dict[int, tuple[np.ndarray, np.ndarray, Node]] = {}  # by id: the array (kept alive), its copy, the constant
+        self._known: dict[
+            Node, np.ndarray | None
+        ] = {}  # value of nodes that depend on Python numbers only; None: unknown
+        self._snapshots: dict[
+            int, tuple[np.ndarray, np.ndarray, Node]
+        ] = {}  # by id: the array (kept alive), its copy, the constant
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
     def input(self, type: Type, name: str = "") -> Tensor:
@@ -180,8 +186,10 @@ class Trace:
         if isinstance(value, Tensor):
             known = self._value_now(value)
             if known is None:
-                raise TracerError(f"Variable at {user_line()}: its first value depends on {self._sources(value)}, which is not known "
-                                  f"while {self.name} is traced; create it before the function, or from known values")
+                raise TracerError(
+                    f"Variable at {user_line()}: its first value depends on {self._sources(value)}, which is not known "
+                    f"while {self.name} is traced; create it before the function, or from known values"
+                )
             value = known
         variable._value = core.to_array(value, dtype)
         node = self._input(Type(variable.shape, variable.dtype), "new Variable")
@@ -222,7 +230,7 @@ class Trace:
             return None
         outside = {c.node: c for c in self.captured.values() if c.node.type.size <= OBSERVE_LIMIT}  # type: ignore[union-attr]
         contents = {n: c.handle._value if isinstance(c.handle, Tensor) else c.handle for n, c in outside.items()}
-        known = {n: v for n, v in self._known.items() if v is not None}
+        known: dict[Node, np.ndarray | None] = {n: v for n, v in self._known.items() if v is not None}
         found = self._compute(node, known | {n: v for n, v in contents.items() if isinstance(v, np.ndarray)})
         if found is None:
             return None
@@ -263,7 +271,7 @@ class Trace:
             else:
                 with recording(None):
                     result = quietly(node.op.eager, *args, **node.attrs)
-                known[node] = result if result.__class__ is tuple else np.asarray(result)
+                known[node] = result if isinstance(result, tuple) else np.asarray(result)  # type: ignore[assignment]
         return known[wanted]
 
     def _sources(self, tensor: Tensor) -> str:
@@ -273,8 +281,10 @@ class Trace:
 
     def _unknown(self, tensor: Tensor, purpose: str) -> TracerError:
         made = getattr(tensor._value, "where", "")
-        return TracerError(f"{purpose} at {user_line()}: this value is not known while {self.name} is being traced. It depends on "
-                           f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_advice(purpose)}")
+        return TracerError(
+            f"{purpose} at {user_line()}: this value is not known while {self.name} is being traced. It depends on "
+            f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_advice(purpose)}"
+        )
 
     # -- the end ---------------------------------------------------------------------------------------------------------
     def close(self) -> list[tuple[Tensor, Tensor]]:
@@ -306,14 +316,20 @@ def settled(handle: Tensor) -> np.ndarray:
 def _advice(purpose: str) -> str:
     """The rewrite for each way of leaving the trace."""
     if purpose == "bool()":
-        return ("Python control flow on traced tensors (if, while, and, or, not, assert) needs a value now. Choose between values with "
-                "tj.where(condition, a, b); choose what runs with tj.cond, tj.while_loop or tj.fori_loop.")
+        return (
+            "Python control flow on traced tensors (if, while, and, or, not, assert) needs a value now. Choose between values with "
+            "tj.where(condition, a, b); choose what runs with tj.cond, tj.while_loop or tj.fori_loop."
+        )
     if purpose in ("int()", "float()", "complex()", "item()"):
-        return ("A 0-d tensor already works as a number in arithmetic, comparisons and indexing: leave the conversion out. If the value is "
-                "a size or an option, pass it as a Python number.")
+        return (
+            "A 0-d tensor already works as a number in arithmetic, comparisons and indexing: leave the conversion out. If the value is "
+            "a size or an option, pass it as a Python number."
+        )
     if "integer" in purpose:
-        return ("Sizes, axes and trip counts must be known while tracing: use the size of an argument (x.shape), or pass the number as a "
-                "Python int.")
+        return (
+            "Sizes, axes and trip counts must be known while tracing: use the size of an argument (x.shape), or pass the number as a "
+            "Python int."
+        )
     return "Use tj functions (np functions on tensors are traced too), or return the tensor and convert it outside."
 
 
@@ -341,6 +357,6 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Any]], Any]) -> Graph:
     """`graph` replayed into a new one; where `rule(node, args)` gives a tensor, it replaces the node's result."""
     trace = Trace(graph.name)
     with recording(trace):
-        new = trace.finish(evaluate(graph, [trace.input(n.type, n.name) for n in graph.inputs], rule))
+        new = trace.finish(evaluate(graph, [trace.input(n.type, n.name) for n in graph.inputs], rule))  # type: ignore[arg-type]
     new.notes.update(graph.notes)
     return new
