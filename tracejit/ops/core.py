@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -290,14 +290,22 @@ def as_number(x: Tensor) -> Tensor:
 Numpy = Any  # a NumPy function or ufunc, a tuple of them; (ufunc, "reduce") is the reduction of one
 
 
+class OpFunction(Protocol):
+    """The public function of an op."""
+
+    op: Op
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
 def publish(function: Callable[..., Any], op: Op, *, numpy: Numpy = None, dunder: str = "",
-            method: str | bool = False) -> Callable[..., Any]:
+            method: str | bool = False) -> OpFunction:
     """Name the public function of an op, and attach it where users look for it: operator, method, NumPy function."""
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = function.__doc__ or op.doc
     function.__module__ = _declaring_module()
     function.op = op  # type: ignore[attr-defined]
-    return expose(function, numpy=numpy, dunder=dunder, method=method)
+    return expose(function, numpy=numpy, dunder=dunder, method=method)  # type: ignore[return-value]
 
 
 def _declaring_module() -> str:
@@ -379,7 +387,7 @@ def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity
                 partials: Callable[..., Any] | None = None, vjp: Callable[..., Any] | None = None,
                 jvp: Callable[..., Any] | None = None, doc: str = "", domain: Any = None, cost: int = 1,
                 booleans: int = 0, numpy: Numpy = None, dunder: str = "",
-                method: str | bool = False) -> Callable[..., Any]:
+                method: str | bool = False) -> OpFunction:
     """Declare an elementwise op of `arity` inputs.
 
     eager: NumPy ufunc-like on arrays of the input dtype. scalar: the same over scalar values. partials(y, *xs):
@@ -547,7 +555,7 @@ def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce:
               vjp: Callable[..., Any] | None = None, jvp: Callable[..., Any] | None = None, linear: bool = False,
               nonempty: bool = False, identity: Any = None, combine: Callable[..., Any] | None = None,
               accumulates: bool = False, doc: str = "", domain: Any = None, numpy: Numpy = None,
-              method: bool = True) -> Callable[..., Any]:
+              method: bool = True) -> OpFunction:
     """Declare a reduction over `axis` (None, an int or a tuple), with keepdims at the public function only.
 
     vjp(g, y, x, axis): g and y have the reduced shape. linear: the tangent is the reduction of the tangent.

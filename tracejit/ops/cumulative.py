@@ -94,7 +94,7 @@ def recurrence(a: Tensor, b: Tensor, axis: int, reverse: bool = False) -> Tensor
 
 
 # -- sums --------------------------------------------------------------------------------------------------------------
-CUMSUM = primitive(
+CUMSUM: Op = primitive(
     "cumsum", "library", infer=_infer("cumsum"), domain=(-2, 2),
     eager=lambda x, *, axis, reverse: _backwards(np.cumsum(_backwards(x, axis, reverse), axis, x.dtype), axis, reverse),
     vjp=lambda g, y, x, *, axis, reverse: (apply(CUMSUM, (g,), {"axis": axis, "reverse": not reverse}),),
@@ -213,8 +213,8 @@ def _running(name: str, ufunc: np.ufunc, what: str) -> Op:
         new = _records(y, x, axis)
         return recurrence(1 - new, new * tangents[0], axis)  # type: ignore[operator]
 
-    return primitive(name, "library", infer=_infer(name, real_ordered), eager=lambda x, *, axis: ufunc.accumulate(x, axis), vjp=vjp,
-                     jvp=jvp, domain=(-2, 2),
+    return primitive(name, "library", infer=_infer(name, real_ordered), vjp=vjp, jvp=jvp, domain=(-2, 2),
+                     eager=lambda x, *, axis: ufunc.accumulate(x, axis),
                      doc=f"Running {what} along `axis`; the first of equal ones has the derivative.")
 
 

@@ -19,6 +19,7 @@ from tracejit.ir import Op, Type
 from tracejit.lower import mathlib, scalar
 from tracejit.ops import core
 from tracejit.ops.core import (
+    OpFunction,
     arithmetic,
     as_tensor,
     elementwise,
@@ -35,7 +36,7 @@ from tracejit.ops.core import (
     same,
     strong,
 )
-from tracejit.tensor import Tensor
+from tracejit.tensor import NUMPY_FUNCTIONS, Tensor
 
 Scalar = Any  # a scalar `Value` or `Complex`
 
@@ -186,23 +187,26 @@ def _complex_eager(re: np.ndarray, im: np.ndarray) -> np.ndarray:
     return out
 
 
-real = elementwise("real", arity=1, dtype=real_result, eager=lambda x: x.real.copy(), numpy=np.real, domain=(-2, 2),
-                   scalar=lambda x: x.re if isinstance(x, scalar.Complex) else x,
-                   vjp=lambda g, y, x: (_complex_like(g, x),), jvp=lambda t, y, x: real(t[0]),
-                   doc="Real part, elementwise.")
-imag = elementwise("imag", arity=1, dtype=real_result, eager=lambda x: x.imag.copy(), numpy=np.imag, domain=(-2, 2),
-                   scalar=lambda x: x.im if isinstance(x, scalar.Complex) else x.lift(0),
-                   vjp=lambda g, y, x: (g * 1j if x.dtype.kind == "c" else None,),
-                   jvp=lambda t, y, x: imag(t[0]), doc="Imaginary part, elementwise; 0 for real numbers.")
-conj = elementwise("conj", arity=1, dtype=same, numpy=np.conj, domain=(-2, 2),
-                   eager=lambda x: np.conj(x) if x.dtype.kind == "c" else x,
-                   scalar=lambda x: x.conj() if isinstance(x, scalar.Complex) else x,
-                   vjp=lambda g, y, x: (conj(g),), jvp=lambda t, y, x: conj(t[0]), method=True,
-                   doc="Complex conjugate, elementwise.")
-make_complex = elementwise("make_complex", arity=2, dtype=_make_complex_rule, eager=_complex_eager, domain=(-2, 2),
-                           scalar=scalar.Complex, vjp=lambda g, y, re, im: (real(g), imag(g)),
-                           jvp=lambda t, y, re, im: make_complex(*(0 if d is None else d for d in t)),
-                           doc="The complex number of a real and an imaginary part, elementwise.")
+real: OpFunction = elementwise(
+    "real", arity=1, dtype=real_result, eager=lambda x: x.real.copy(), numpy=np.real, domain=(-2, 2),
+    scalar=lambda x: x.re if isinstance(x, scalar.Complex) else x, vjp=lambda g, y, x: (_complex_like(g, x),),
+    jvp=lambda t, y, x: real(t[0]), doc="Real part, elementwise.")
+imag: OpFunction = elementwise(
+    "imag", arity=1, dtype=real_result, eager=lambda x: x.imag.copy(), numpy=np.imag, domain=(-2, 2),
+    scalar=lambda x: x.im if isinstance(x, scalar.Complex) else x.lift(0),
+    vjp=lambda g, y, x: (g * 1j if x.dtype.kind == "c" else None,), jvp=lambda t, y, x: imag(t[0]),
+    doc="Imaginary part, elementwise; 0 for real numbers.")
+conj: OpFunction = elementwise(
+    "conj", arity=1, dtype=same, numpy=np.conj, domain=(-2, 2),
+    eager=lambda x: np.conj(x) if x.dtype.kind == "c" else x,
+    scalar=lambda x: x.conj() if isinstance(x, scalar.Complex) else x,
+    vjp=lambda g, y, x: (conj(g),), jvp=lambda t, y, x: conj(t[0]), method=True,
+    doc="Complex conjugate, elementwise.")
+make_complex: OpFunction = elementwise(
+    "make_complex", arity=2, dtype=_make_complex_rule, eager=_complex_eager, domain=(-2, 2), scalar=scalar.Complex,
+    vjp=lambda g, y, re, im: (real(g), imag(g)),
+    jvp=lambda t, y, re, im: make_complex(*(0 if d is None else d for d in t)),
+    doc="The complex number of a real and an imaginary part, elementwise.")
 Tensor.conjugate = conj  # type: ignore[attr-defined]
 Tensor.real = property(real)  # type: ignore[attr-defined]
 Tensor.imag = property(imag)  # type: ignore[attr-defined]
@@ -258,10 +262,26 @@ def _where_jvp(t: Sequence[Tensor | None], z: Tensor, c: Tensor, x: Tensor, y: T
     return where(c, *(0 if d is None else d for d in t[1:]))
 
 
-where = elementwise("where", arity=3, booleans=1, dtype=same, eager=np.where,
-                    scalar=lambda c, x, y: scalar.select(c, x, y), domain=(-2, 2),
-                    vjp=lambda g, z, c, x, y: (None, where(c, g, 0), where(c, 0, g)), jvp=_where_jvp,
-                    doc="x1 where the condition holds, else x2, elementwise.")
+_choose = elementwise("where", arity=3, booleans=1, dtype=same, eager=np.where,
+                      scalar=lambda c, x, y: scalar.select(c, x, y), domain=(-2, 2),
+                      vjp=lambda g, z, c, x, y: (None, where(c, g, 0), where(c, 0, g)), jvp=_where_jvp,
+                      doc="x1 where the condition holds, else x2, elementwise.")
+
+
+def where(condition: Any, x1: Any = None, x2: Any = None, /) -> Any:
+    """x1 where `condition` is true, else x2, elementwise; of a condition alone, the indices where it is (`nonzero`).
+
+    No derivative flows to the element that is not chosen.
+
+    >>> where([True, False], [1, 2], 0).tolist()
+    [1, 0]
+    """
+    if x1 is None and x2 is None:
+        return NUMPY_FUNCTIONS[np.nonzero](condition)
+    return _choose(condition, x1, x2)
+
+
+publish(where, _choose.op, numpy=np.where)
 maximum = elementwise("maximum", arity=2, dtype=real_ordered, eager=np.maximum, numpy=np.maximum, domain=(-2, 2),
                       scalar=lambda x, y: scalar.maximum(x, y),
                       partials=lambda z, x, y: (_share(x, y, x > y), _share(y, x, y > x)),
@@ -362,9 +382,10 @@ floor = elementwise("floor", arity=1, dtype=real_ordered, eager=_whole(np.floor)
 ceil = elementwise("ceil", arity=1, dtype=real_ordered, eager=_whole(np.ceil), numpy=np.ceil, dunder="ceil",
                    domain=(-4, 4), scalar=_whole(scalar.ceil), partials=lambda y, x: None,
                    doc="The smallest whole number not below x, elementwise; integers are kept.")
-trunc = elementwise("trunc", arity=1, dtype=real_ordered, eager=_whole(np.trunc), numpy=(np.trunc, np.fix),
-                    dunder="trunc", domain=(-4, 4), scalar=_whole(scalar.trunc), partials=lambda y, x: None,
-                    doc="x without its fraction, elementwise; integers are kept.")
+trunc: OpFunction = elementwise(
+    "trunc", arity=1, dtype=real_ordered, eager=_whole(np.trunc), numpy=(np.trunc, np.fix), dunder="trunc",
+    domain=(-4, 4), scalar=_whole(scalar.trunc), partials=lambda y, x: None,
+    doc="x without its fraction, elementwise; integers are kept.")
 rint = elementwise("rint", arity=1, dtype=same, eager=_whole(np.rint), numpy=np.rint, domain=(-4, 4),
                    scalar=_round_scalar, partials=lambda y, x: None,
                    doc="The nearest whole number, halves to even, elementwise; integers are kept.")
@@ -390,9 +411,10 @@ def round(x: Any, decimals: int = 0, out: None = None) -> Tensor:
 expose(round, numpy=np.round, dunder="round", method=True)
 
 # -- bits of floats ----------------------------------------------------------------------------------------------------
-copysign = elementwise("copysign", arity=2, dtype=real_floating, eager=np.copysign, numpy=np.copysign, domain=(-2, 2),
-                       scalar=mathlib.copysign, partials=lambda z, x, y: (copysign(1, y) * copysign(1, x), None),
-                       doc="abs(x1) with the sign of x2, elementwise.")
+copysign: OpFunction = elementwise(
+    "copysign", arity=2, dtype=real_floating, eager=np.copysign, numpy=np.copysign, domain=(-2, 2),
+    scalar=mathlib.copysign, partials=lambda z, x, y: (copysign(1, y) * copysign(1, x), None),
+    doc="abs(x1) with the sign of x2, elementwise.")
 nextafter = elementwise("nextafter", arity=2, dtype=real_floating, eager=np.nextafter, numpy=np.nextafter,
                         domain=(-2, 2), scalar=mathlib.nextafter, partials=lambda z, x, y: (1, None),
                         doc="The next float after x1 towards x2, elementwise.")

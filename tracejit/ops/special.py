@@ -16,6 +16,7 @@ from tracejit import dtypes
 from tracejit.lower import mathlib, scalar
 from tracejit.ops import core
 from tracejit.ops.core import (
+    OpFunction,
     as_tensor,
     call_elementwise,
     composite,
@@ -160,7 +161,7 @@ def raised(x: Tensor, n: int) -> Tensor:
     return call_elementwise(INTEGER_POWER, (x,), numeric, attrs={"exponent": n})
 
 
-publish(pow, POWER.op, numpy=np.power, dunder="pow")  # type: ignore[attr-defined]
+publish(pow, POWER.op, numpy=np.power, dunder="pow")
 
 
 def float_power(x1: Any, x2: Any) -> Tensor:
@@ -191,8 +192,9 @@ def _part(x: Tensor, length: Tensor) -> Tensor:
 # -- trigonometry ------------------------------------------------------------------------------------------------------
 sin = elementwise("sin", arity=1, dtype=floating, eager=np.sin, numpy=np.sin, domain=(-4, 4), cost=20,
                   scalar=mathlib.sin, partials=lambda y, x: cos(x), doc="Sine of radians, elementwise.")
-cos = elementwise("cos", arity=1, dtype=floating, eager=np.cos, numpy=np.cos, domain=(-4, 4), cost=20,
-                  scalar=mathlib.cos, partials=lambda y, x: -sin(x), doc="Cosine of radians, elementwise.")
+cos: OpFunction = elementwise(
+    "cos", arity=1, dtype=floating, eager=np.cos, numpy=np.cos, domain=(-4, 4), cost=20, scalar=mathlib.cos,
+    partials=lambda y, x: -sin(x), doc="Cosine of radians, elementwise.")
 tan = elementwise("tan", arity=1, dtype=floating, eager=np.tan, numpy=np.tan, domain=(-1.2, 1.2), cost=30,
                   scalar=mathlib.tan, partials=lambda y, x: 1 + y * y, doc="Tangent of radians, elementwise.")
 asin = elementwise("asin", arity=1, dtype=floating, eager=np.arcsin, numpy=np.arcsin, domain=(-0.9, 0.9), cost=25,
@@ -209,8 +211,9 @@ atan2 = elementwise("atan2", arity=2, dtype=real_floating, eager=np.arctan2, num
                     doc="Angle of the point (x2, x1) in radians, elementwise.")
 sinh = elementwise("sinh", arity=1, dtype=floating, eager=np.sinh, numpy=np.sinh, domain=(-2, 2), cost=25,
                    scalar=mathlib.sinh, partials=lambda y, x: cosh(x), doc="Hyperbolic sine, elementwise.")
-cosh = elementwise("cosh", arity=1, dtype=floating, eager=np.cosh, numpy=np.cosh, domain=(-2, 2), cost=25,
-                   scalar=mathlib.cosh, partials=lambda y, x: sinh(x), doc="Hyperbolic cosine, elementwise.")
+cosh: OpFunction = elementwise(
+    "cosh", arity=1, dtype=floating, eager=np.cosh, numpy=np.cosh, domain=(-2, 2), cost=25, scalar=mathlib.cosh,
+    partials=lambda y, x: sinh(x), doc="Hyperbolic cosine, elementwise.")
 tanh = elementwise("tanh", arity=1, dtype=floating, eager=np.tanh, numpy=np.tanh, domain=(-2, 2), cost=25,
                    scalar=mathlib.tanh, partials=lambda y, x: 1 - y * y, doc="Hyperbolic tangent, elementwise.")
 asinh = elementwise("asinh", arity=1, dtype=floating, eager=np.arcsinh, numpy=np.arcsinh, domain=(-4, 4), cost=30,
@@ -286,9 +289,9 @@ erfinv = elementwise("erfinv", arity=1, dtype=real_floating, eager=lambda x: _sc
 lgamma = elementwise("lgamma", arity=1, dtype=real_floating, eager=lambda x: _scipy("gammaln", x), domain=(0.2, 6),
                      cost=50, scalar=mathlib.lgamma, partials=lambda y, x: digamma(x),
                      doc="Logarithm of the absolute value of the gamma function, elementwise.")
-digamma = elementwise("digamma", arity=1, dtype=real_floating, eager=lambda x: _scipy("digamma", x), domain=(0.2, 6),
-                      cost=50, scalar=mathlib.digamma, partials=lambda y, x: polygamma(1, x),
-                      doc="Derivative of lgamma, elementwise.")
+digamma: OpFunction = elementwise(
+    "digamma", arity=1, dtype=real_floating, eager=lambda x: _scipy("digamma", x), domain=(0.2, 6), cost=50,
+    scalar=mathlib.digamma, partials=lambda y, x: polygamma(1, x), doc="Derivative of lgamma, elementwise.")
 
 # Bernoulli numbers over factorials, B(2j) / (2j)!, for the Euler-Maclaurin formula.
 BERNOULLI = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600,
