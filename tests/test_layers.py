@@ -24,7 +24,7 @@ LEVELS = {
     "ir": 1,
     "lower": 2,
     "runtime": 3,
-    "tensor": 4,
+    "tensor": 4, "trees": 4,
     "ops": 5,
     "trace": 6,
     "variable": 7, "tape": 7, "function": 7, "gradients": 7,

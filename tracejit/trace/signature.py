@@ -1,24 +1,28 @@
 """Arguments: bound to the signature, taken apart into leaves, turned into a cache key.
 
-In: a call's `args` and `kwargs`. Out: a `Call`: its leaves in order, and a key such that calls with equal keys can run the same program.
+In: a call's `args` and `kwargs`. Out: a `Call`: its leaves in order, and a key such that calls with equal keys can run
+the same program.
 
     Tensor, Variable, np.ndarray, NumPy scalar   shape, dtype and strides (strides only if not C-contiguous)
-    int, float, complex                          the type: a number is an input of the program, its value is not in the key
+    int, float, complex                          the type: a number is an input of the program, its value is not in the
+    key
     bool, None, str, enum, other hashables       the value
     static_argnames                              the value, lists, dicts and dataclasses included (as a snapshot)
 
-Containers are pytrees of optree (tuples, lists, dicts, namedtuples, registered classes); dataclasses and attrs classes are
+Containers are pytrees of optree (tuples, lists, dicts, namedtuples, registered classes); dataclasses and attrs classes
+are
 registered in our own namespace when they are first seen.
 
 Read next: `specialization.py` (what is kept for a key).
 """
+
+# ruff: noqa: F401 (pytrees are had from here by those who read arguments)
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -30,75 +34,13 @@ from tracejit import dtypes
 from tracejit.ir import Type
 from tracejit.tensor import Tensor
 from tracejit.trace.tracer import settled
-
-NAMESPACE = "tracejit"
-_ordered = optree.dict_insertion_ordered(True, namespace=NAMESPACE)  # dicts keep their order, in our namespace only
-_ordered.__enter__()  # and for good
+from tracejit.trees import NAMESPACE, Leaf, flatten, is_record, leaf_names, unflatten
 
 _FLAT = frozenset((Tensor, np.ndarray, bool, int, float, complex, str, type(None)))  # leaves for sure
 
 
-# -- pytrees -----------------------------------------------------------------------------------------------------------
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure of a pytree; None is a leaf."""
-    leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
-    fresh = {type(x) for x in leaves if _is_record(x)}
-    if not fresh:
-        return leaves, spec
-    for cls in fresh:
-        _register(cls)
-    return flatten(tree)
-
-
-def unflatten(spec: Any, leaves: Iterable[Any]) -> Any:
-    """The pytree of that structure."""
-    return optree.tree_unflatten(spec, leaves)
-
-
-def leaf_names(spec: Any, root: str) -> list[str]:
-    """How each leaf is reached from `root`, as Python: `params['w'][0]`."""
-    return [a.codify(root) for a in optree.treespec_accessors(spec)]
-
-
-class Leaf:
-    """Base of dataclasses that are values, not containers."""
-
-    __slots__ = ()
-
-
-def _is_record(x: Any) -> bool:
-    return not isinstance(x, (type, Leaf)) and (
-        dataclasses.is_dataclass(x) or hasattr(type(x), "__attrs_attrs__") or isinstance(x, types.SimpleNamespace)
-    )
-
-
-def _register(cls: type) -> None:
-    """Teach optree a dataclass, attrs class or namespace: its fields are children; other instance attributes do not survive."""
-    fixed: tuple[str, ...] | None = None
-    if dataclasses.is_dataclass(cls):
-        fixed = tuple(f.name for f in dataclasses.fields(cls))
-    elif hasattr(cls, "__attrs_attrs__"):
-        fixed = tuple(f.name for f in cls.__attrs_attrs__)
-
-    def take_apart(x: Any) -> tuple[Any, Any, Any]:
-        present = tuple(vars(x)) if fixed is None else tuple(n for n in fixed if hasattr(x, n))
-        return tuple(getattr(x, n) for n in present), present, present
-
-    def put_together(present: tuple[str, ...], children: Iterable[Any]) -> Any:
-        x = cls.__new__(cls)  # type: ignore[call-overload]
-        for n, child in zip(present, children):
-            object.__setattr__(x, n, child)
-        return x
-
-    try:
-        optree.register_pytree_node(
-            cls, take_apart, put_together, namespace=NAMESPACE, path_entry_type=optree.GetAttrEntry
-        )
-    except ValueError:  # another thread was faster
-        pass
-
-
-# -- values in keys -----------------------------------------------------------------------------------------------------
+# -- values in keys
+# -----------------------------------------------------------------------------------------------------
 class ArgumentError(TypeError):
     """An argument that cannot be used as it was passed."""
 
@@ -144,7 +86,8 @@ def describe(x: Any) -> str:
 
 
 def frozen(x: Any) -> Hashable:
-    """A hashable snapshot that equals another one only if the values are alike, types included. TypeError if `x` has none."""
+    """A hashable snapshot that equals another one only if the values are alike, types included. TypeError if `x` has
+    none."""
     cls = x.__class__
     if x is None or cls is bool or cls is int or cls is str:
         return cls, x
@@ -160,7 +103,7 @@ def frozen(x: Any) -> Hashable:
         return cls, frozen(x.start), frozen(x.stop), frozen(x.step)
     if isinstance(x, (Tensor, np.ndarray)):
         raise ArgumentError("an array")
-    if _is_record(x) and cls.__hash__ is None:
+    if is_record(x) and cls.__hash__ is None:
         return cls, tuple((n, frozen(v)) for n, v in vars(x).items())
     if cls is functools.partial:
         return cls, frozen(x.func), frozen(x.args), frozen(x.keywords)
@@ -173,7 +116,8 @@ def frozen(x: Any) -> Hashable:
     return cls, x
 
 
-# -- signatures ---------------------------------------------------------------------------------------------------------
+# -- signatures
+# ---------------------------------------------------------------------------------------------------------
 @dataclasses.dataclass(slots=True)
 class Call:
     """One call's arguments: `values` by parameter, their leaves, and the key."""
@@ -294,7 +238,8 @@ class Signature:
                 if type(again) is not TypeError and not isinstance(again, ArgumentError):
                     return again  # a leaked tracer
                 return TypeError(
-                    f"{self.display}: argument '{name}' of type {type(x).__name__} is neither an array nor hashable; make it "
+                    f"{self.display}: argument '{name}' of type {type(x).__name__} is neither an array nor hashable; "
+                    f"make it "
                     f"a pytree (a dataclass, or register it with optree), or name it in static_argnames"
                 )
         return error
@@ -306,3 +251,26 @@ def native(array: np.ndarray) -> np.ndarray:
     if array.dtype.isnative and array.flags.aligned:
         return array
     return np.array(array, dtype)
+
+
+# -- types in place of arguments
+# --------------------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spec(Leaf):
+    """A shape, whose dims may be None (free), and a dtype."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype
+
+    def accepts(self, x: Any) -> bool:
+        return (
+            x.dtype == self.dtype
+            and len(x.shape) == len(self.shape)
+            and all(n is None or n == m for n, m in zip(self.shape, x.shape))
+        )
+
+
+def spec(shape: Sequence[int | None] | int, dtype: Any = None) -> Spec:
+    """An array type: `spec((None, 4), "float32")`."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return Spec(shape, dtypes.as_dtype(dtype) if dtype is not None else dtypes.default_float())
