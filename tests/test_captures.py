@@ -42,7 +42,7 @@ def default_helper(a: Any, k: float = 2.0) -> Any:
     return a * k
 
 
-# -- globals and closures --------------------------------------------------------------------------------------------------
+# -- globals and closures
 def test_a_global_dict() -> None:
     f = tj.function(lambda a: a * K["s"])
     for s in (3.0, 30.0, 3.0, 30.0):
@@ -145,7 +145,13 @@ def test_strings_bools_and_none_choose_branches() -> None:
         return a if o.extra is None else a + o.extra
 
     g = tj.function(f)
-    for mode, on, extra in [("up", True, None), ("down", True, None), ("down", False, None), ("down", False, 5.0), ("up", True, None)]:
+    for mode, on, extra in [
+        ("up", True, None),
+        ("down", True, None),
+        ("down", False, None),
+        ("down", False, 5.0),
+        ("up", True, None),
+    ]:
         o.mode, o.on, o.extra = mode, on, extra
         same(g(x()), f(ones()))
 
@@ -166,7 +172,7 @@ def test_a_name_that_appears_later() -> None:
     same(g(x()), ones() + 20)
 
 
-# -- captured tensors and arrays ----------------------------------------------------------------------------------------------
+# -- captured tensors and arrays
 def test_a_captured_tensor_is_read_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "W", tj.ones(3))
     f = tj.function(lambda a: a * W)
@@ -269,7 +275,7 @@ def test_python_code_that_looks_at_a_captured_value_guards_it() -> None:
     assert f.trace_count == 2
 
 
-# -- writes ---------------------------------------------------------------------------------------------------------------------
+# -- writes
 def test_captured_handles_that_are_written() -> None:
     t, v = tj.zeros(3), tj.Variable(1.0)
 
@@ -346,7 +352,10 @@ def test_rebinding_a_variable_is_an_error_that_says_what_to_do() -> None:
         GLOBAL_VARIABLE = GLOBAL_VARIABLE + a
         return GLOBAL_VARIABLE
 
-    with pytest.raises(tj.TracerError, match="GLOBAL_VARIABLE is a Variable and was rebound to a tensor; use GLOBAL_VARIABLE.assign_add"):
+    with pytest.raises(
+        tj.TracerError,
+        match=r"GLOBAL_VARIABLE is a Variable and was rebound to a tensor; use GLOBAL_VARIABLE\.assign_add",
+    ):
         f(1.0)
     assert GLOBAL_VARIABLE is v
 
@@ -377,7 +386,7 @@ def test_rebinding_through_closures_and_attributes() -> None:
     assert isinstance(v, tj.Variable)
 
 
-# -- Variables made inside -----------------------------------------------------------------------------------------------------
+# -- Variables made inside
 def test_create_once() -> None:
     class Dense:
         def __init__(self):
@@ -427,7 +436,9 @@ def test_a_local_variable_is_an_error_with_its_line() -> None:
         return w.read_value()
 
     for _ in range(2):
-        with pytest.raises(tj.TracerError, match=rf"Variable created at .*{__file__.rsplit('/', 1)[-1]}:\d+, inside f, is not kept"):
+        with pytest.raises(
+            tj.TracerError, match=rf"Variable created at .*{__file__.rsplit('/', 1)[-1]}:\d+, inside f, is not kept"
+        ):
             f(1.0)
 
 
@@ -458,7 +469,7 @@ def test_a_variable_that_starts_from_an_argument_is_an_error() -> None:
         M()(x())
 
 
-# -- objects -----------------------------------------------------------------------------------------------------------------------
+# -- objects
 class Model:
     k = 2.0
 
@@ -491,9 +502,15 @@ class Model:
 
 def test_methods_see_their_object_change(monkeypatch: pytest.MonkeyPatch) -> None:
     m = Model()
-    changes: list[Any] = [lambda: None, lambda: setattr(m, "k", 5.0), lambda: setattr(m, "w", tj.ones(3) * 3), lambda: m.__dict__.pop("k"),
-                          lambda: monkeypatch.setattr(Model, "k", 4.0), lambda: monkeypatch.setitem(globals(), "SCALE", 9.0),
-                          lambda: setattr(m, "w", tj.ones((2, 3)))]
+    changes: list[Any] = [
+        lambda: None,
+        lambda: setattr(m, "k", 5.0),
+        lambda: setattr(m, "w", tj.ones(3) * 3),
+        lambda: m.__dict__.pop("k"),
+        lambda: monkeypatch.setattr(Model, "k", 4.0),
+        lambda: monkeypatch.setitem(globals(), "SCALE", 9.0),
+        lambda: setattr(m, "w", tj.ones((2, 3))),
+    ]
     for change in changes:
         change()
         same(m(x()), m.plain(x()).numpy())
@@ -621,7 +638,7 @@ def test_what_functions_given_to_transformations_read() -> None:
         same(g(x()), 2 * k * ones())
 
 
-# -- effects and limits -----------------------------------------------------------------------------------------------------------
+# -- effects and limits
 def test_a_counter_is_traced_once_with_a_warning() -> None:
     class C:
         n = 0
@@ -678,7 +695,15 @@ def test_no_noise_about_modules_builtins_and_libraries() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        f = tj.function(lambda a: np.sin(a) * math.pi + tj.exp(a).sum() + len(a.shape) + float(np.float32(2)) + functools.reduce(max, [1, 2]))
+        f = tj.function(
+            lambda a: (
+                np.sin(a) * math.pi
+                + tj.exp(a).sum()
+                + len(a.shape)
+                + float(np.float32(2))
+                + functools.reduce(max, [1, 2])
+            )
+        )
         f(x())
         same(f(x()), np.sin(ones()) * math.pi + np.exp(ones()).sum() + 5)
     assert f.trace_count == 1
@@ -715,7 +740,22 @@ def test_guards_cost_no_user_code() -> None:
 
 
 def test_snapshot_tells_changes() -> None:
-    values: list[Any] = [[], [1], [1.0], [True], (1,), {"a": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {1}, [[1], [2]], [np.ones(1)], [None], [-0.0], [0.0]]
+    values: list[Any] = [
+        [],
+        [1],
+        [1.0],
+        [True],
+        (1,),
+        {"a": 1},
+        {"a": 1, "b": 2},
+        {"b": 2, "a": 1},
+        {1},
+        [[1], [2]],
+        [np.ones(1)],
+        [None],
+        [-0.0],
+        [0.0],
+    ]
     taken = [snapshot(v) for v in values]
     for k, a in enumerate(taken):
         assert [a == b for b in taken].count(True) == 1, values[k]

@@ -29,7 +29,11 @@ def sample() -> Graph:
 
 
 def test_types() -> None:
-    assert repr(F34) == "f32[3, 4]" and repr(Type((), np.dtype(bool))) == "bool[]" and repr(Type((0,), np.dtype("u1"))) == "u8[0]"
+    assert (
+        repr(F34) == "f32[3, 4]"
+        and repr(Type((), np.dtype(bool))) == "bool[]"
+        and repr(Type((0,), np.dtype("u1"))) == "u8[0]"
+    )
     assert F34.size == 12 and Type((), np.dtype("i8")).size == 1 and Type((0, 5), np.dtype("i8")).size == 0
     assert F34 == Type((3, 4), np.dtype("float32")) and hash(F34) == hash(Type((3, 4), np.dtype("float32")))
     assert pickle.loads(pickle.dumps(F34)) == F34
@@ -89,7 +93,11 @@ def test_reachable_users_and_count() -> None:
 
 def test_dot() -> None:
     dot = sample().to_dot()
-    assert dot.startswith('digraph "sample"') and dot.endswith("}") and dot.count("->") == sum(len(n.inputs) for n in sample().nodes)
+    assert (
+        dot.startswith('digraph "sample"')
+        and dot.endswith("}")
+        and dot.count("->") == sum(len(n.inputs) for n in sample().nodes)
+    )
 
 
 def damage(kind: str) -> Graph:
@@ -110,9 +118,17 @@ def damage(kind: str) -> Graph:
     return Graph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
 
 
-@pytest.mark.parametrize("kind, message", [("order", "not defined before"), ("type", "recorded is f32\\[4, 3\\]"), ("twice", "listed twice"),
-                                           ("missing", "not defined before"), ("inference", "inference of multiply fails"),
-                                           ("output", "an output is not defined")])
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("order", "not defined before"),
+        ("type", "recorded is f32\\[4, 3\\]"),
+        ("twice", "listed twice"),
+        ("missing", "not defined before"),
+        ("inference", "inference of multiply fails"),
+        ("output", "an output is not defined"),
+    ],
+)
 def test_verify_finds_damage(kind: str, message: str) -> None:
     with pytest.raises(tj.InternalError, match=message):
         verify(damage(kind))

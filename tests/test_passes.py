@@ -1,4 +1,5 @@
-"""Folding, common subexpressions, dead code, and the runner. A pass test is an equation: two plain functions, before and after."""
+"""Folding, common subexpressions, dead code, and the runner. A pass test is an equation: two plain functions, before
+and after."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ NOTE = Op("note", "library", infer=lambda x: x, eager=lambda x: x, stateful=True
 def shape_of(graph: Graph) -> list[Any]:
     """A graph up to names: ops, attributes and where inputs come from."""
     place = {n: k for k, n in enumerate((*graph.inputs, *graph.nodes))}
-    found: list[Any] = [(n.op.name, [place[i] for i in n.inputs], {k: str(v) for k, v in n.attrs.items()}) for n in graph.nodes]
+    found: list[Any] = [
+        (n.op.name, [place[i] for i in n.inputs], {k: str(v) for k, v in n.attrs.items()}) for n in graph.nodes
+    ]
     return [*found, [place[n] for n in graph.outputs]]
 
 
@@ -45,7 +48,8 @@ def check(pass_: Callable[[Graph], Graph], before: Callable[..., Any], after: Ca
     compare(start, done)
 
 
-# -- fold ------------------------------------------------------------------------------------------------------------------
+# -- fold
+# ------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("before, after", [
     (lambda a, b: a + (tj.ones(a.shape) * 2 + 1), lambda a, b: a + 3.0),
     (lambda a, b: a * tj.exp(tj.zeros((4,))), lambda a, b: a * 1.0),
@@ -63,7 +67,9 @@ def test_fold_to_literals(before: Any, after: Any) -> None:
 def test_fold_small_constants() -> None:
     graph = fold(trace_function(lambda a: a + tj.asarray([1.0, 2.0, 3.0, 4.0]) * 2 + tj.asarray([3.0, 1.0]).sum(), A))
     values = [n.attrs["value"].tolist() for n in dce(graph).nodes if n.op.name == "constant" and n.type.size == 4]
-    assert [2.0, 4.0, 6.0, 8.0] in values and any(n.attrs.get("value") == 4.0 for n in graph.nodes if n.op.name == "full")
+    assert [2.0, 4.0, 6.0, 8.0] in values and any(
+        n.attrs.get("value") == 4.0 for n in graph.nodes if n.op.name == "full"
+    )
 
 
 def test_fold_has_a_size_limit() -> None:
@@ -71,7 +77,10 @@ def test_fold_has_a_size_limit() -> None:
     assert count(graph, "sum") == 1
     big = np.arange(LIMIT + 1, dtype="f4")
     graph = fold(trace_function(lambda: tj.asarray(big) * 2 + tj.asarray(big[:5])[0]))
-    assert count(graph, "multiply") == 1 and max(n.attrs["value"].size for n in graph.nodes if n.op.name == "constant") == LIMIT + 1
+    assert (
+        count(graph, "multiply") == 1
+        and max(n.attrs["value"].size for n in graph.nodes if n.op.name == "constant") == LIMIT + 1
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 1e-45, 2**63, -(2**63), True, 1.5 - 2j])
@@ -96,7 +105,8 @@ def test_fold_leaves_effects_and_random_sources() -> None:
     assert count(graph, "note") == 1
 
 
-# -- cse -------------------------------------------------------------------------------------------------------------------
+# -- cse
+# -------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("before, after", [
     (lambda a, b: tj.exp(a) + tj.exp(a), lambda a, b: (lambda e: e + e)(tj.exp(a))),
     (lambda a, b: (a * 2 + b) * (a * 2 + b), lambda a, b: (lambda e: e * e)(a * 2 + b)),
@@ -111,8 +121,19 @@ def test_cse(before: Any, after: Any) -> None:
 
 def test_cse_tells_types_and_signs_apart() -> None:
     def f(a):
-        return [core.full(v, (3,), np.dtype(d)) for v, d in [(0.0, "f4"), (-0.0, "f4"), (0, "f4"), (0, "i4"), (False, "f4"), (0.0, "f4"), (float("nan"), "f4"),
-                                                             (float("nan"), "f4")]]
+        return [
+            core.full(v, (3,), np.dtype(d))
+            for v, d in [
+                (0.0, "f4"),
+                (-0.0, "f4"),
+                (0, "f4"),
+                (0, "i4"),
+                (False, "f4"),
+                (0.0, "f4"),
+                (float("nan"), "f4"),
+                (float("nan"), "f4"),
+            ]
+        ]
 
     assert len(cse(trace_function(f, A)).nodes) == 6
 
@@ -129,7 +150,8 @@ def test_cse_merges_nodes_of_tuple_type() -> None:
     assert count(graph, "both") == 1
 
 
-# -- dce -------------------------------------------------------------------------------------------------------------------
+# -- dce
+# -------------------------------------------------------------------------------------------------------------------
 def test_dce() -> None:
     check(dce, lambda a, b: (tj.exp(a) * b, a + 1)[1], lambda a, b: a + 1)
     graph = dce(trace_function(lambda a: (apply(NOTE, (a * 2,), {}), a + 1)[1], A))
@@ -137,7 +159,8 @@ def test_dce() -> None:
     assert len(dce(trace_function(lambda a, b: a, A, A)).inputs) == 2
 
 
-# -- all of them ---------------------------------------------------------------------------------------------------------------
+# -- all of them
+# ---------------------------------------------------------------------------------------------------------------
 def programs() -> list[Callable[..., Any]]:
     return [
         lambda a, b: tj.exp(a * 2) / (b + 1.5) - a.T.T,
@@ -182,7 +205,8 @@ def test_time_is_nearly_linear_in_the_graph() -> None:
     assert seconds(large) < 16 * seconds(small) + 0.05
 
 
-# -- the runner ------------------------------------------------------------------------------------------------------------------
+# -- the runner
+# ------------------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def debug(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`config.debug`, restored afterwards."""
@@ -208,7 +232,9 @@ def test_runner_dumps_runnable_text(debug: Any, tmp_path: Any) -> None:
     (folder,) = tmp_path.iterdir()
     names = sorted(p.name for p in folder.iterdir())
     assert names == ["00_trace.py", *(f"{k:02d}_{p.__name__}.py" for k, p in enumerate(PASSES, 1))]
-    compile((folder / "03_cse.py").read_text() if "03_cse.py" in names else (folder / names[-1]).read_text(), "dump", "exec")
+    compile(
+        (folder / "03_cse.py").read_text() if "03_cse.py" in names else (folder / names[-1]).read_text(), "dump", "exec"
+    )
 
 
 def test_runner_skips_by_name(debug: Any) -> None:
@@ -231,8 +257,10 @@ def broken(g: Graph) -> Graph:
     raise KeyError("inside")
 
 
-@pytest.mark.parametrize("pass_, level, message", [(bad_types, 1, "recorded is f32\\[9\\]"), (bad_values, 2, "output 0 differs"),
-                                                   (broken, 0, "KeyError: 'inside'")])
+@pytest.mark.parametrize(
+    "pass_, level, message",
+    [(bad_types, 1, "recorded is f32\\[9\\]"), (bad_values, 2, "output 0 differs"), (broken, 0, "KeyError: 'inside'")],
+)
 def test_runner_names_the_pass_that_failed(debug: Any, pass_: Any, level: int, message: str) -> None:
     debug.check = level
     with pytest.raises(tj.InternalError, match=rf"while running pass {pass_.__name__} on f: .*{message}") as info:
@@ -256,5 +284,10 @@ def test_functions_run_with_value_checks(debug: Any) -> None:
 
 def test_close() -> None:
     x = np.array([1.0, np.nan, np.inf], "f4")
-    assert close(x, x) and not close(x, x[::-1]) and close(np.array([1.0]), np.array([1.0 + 1e-15])) and not close(np.array([1]), np.array([2]))
+    assert (
+        close(x, x)
+        and not close(x, x[::-1])
+        and close(np.array([1.0]), np.array([1.0 + 1e-15]))
+        and not close(np.array([1]), np.array([2]))
+    )
     assert sample(Type((3,), np.dtype("i4")), np.random.default_rng(0)).dtype == np.int32

@@ -19,7 +19,8 @@ def x(n: int = 3) -> tj.Tensor:
     return tj.asarray(np.arange(1, n + 1, dtype="f4"))
 
 
-# -- spelling ------------------------------------------------------------------------------------------------------------
+# -- spelling
+# ------------------------------------------------------------------------------------------------------------
 def test_one_trace_for_every_spelling() -> None:
     @tj.function
     def f(a, b=2.0, *, c=1.0):
@@ -40,7 +41,12 @@ def test_var_arguments() -> None:
     def plain(a, /, *rest, k=1, **more):
         return a + sum(rest) * k + more.get("z", 0)
 
-    for args, kwargs in [((x(),), {}), ((x(), x(), x()), {"k": 2}), ((x(), 1.5), {"z": x()}), ((x(),), {"z": 2, "y": 1})]:
+    for args, kwargs in [
+        ((x(),), {}),
+        ((x(), x(), x()), {"k": 2}),
+        ((x(), 1.5), {"z": x()}),
+        ((x(),), {"z": 2, "y": 1}),
+    ]:
         np.testing.assert_array_equal(f(*args, **kwargs).numpy(), plain(*args, **kwargs).numpy())
     assert f.trace_count == 4
 
@@ -52,7 +58,8 @@ def test_wrong_arguments_are_type_errors(args: Any, kwargs: Any) -> None:
         f(*args, **kwargs)
 
 
-# -- numbers -------------------------------------------------------------------------------------------------------------
+# -- numbers
+# -------------------------------------------------------------------------------------------------------------
 def test_python_numbers_are_inputs() -> None:
     @tj.function
     def step(a, lr):
@@ -136,14 +143,26 @@ def test_numpy_scalars_are_strong() -> None:
     assert f(x(), np.float32(5)).numpy()[0] == 5 and f.trace_count == 2
 
 
-# -- static values ---------------------------------------------------------------------------------------------------------
+# -- static values
+# ---------------------------------------------------------------------------------------------------------
 class Mode(enum.Enum):
     UP = 1
     DOWN = 2
 
 
-@pytest.mark.parametrize("values", [(None, 1), (True, False), ("sum", "prod"), (Mode.UP, Mode.DOWN), (np.dtype("f4"), np.dtype("f8")),
-                                    (slice(0, 2), slice(0, 3)), (len, max), (frozenset([1]), frozenset([2]))])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (None, 1),
+        (True, False),
+        ("sum", "prod"),
+        (Mode.UP, Mode.DOWN),
+        (np.dtype("f4"), np.dtype("f8")),
+        (slice(0, 2), slice(0, 3)),
+        (len, max),
+        (frozenset([1]), frozenset([2])),
+    ],
+)
 def test_other_hashables_are_static_by_value(values: tuple[Any, Any]) -> None:
     seen: list[Any] = []
 
@@ -164,7 +183,9 @@ class Config:
     sizes: list[int]
 
 
-@pytest.mark.parametrize("make", [lambda k: {"k": k}, lambda k: [k, "a", {1: (2, k)}], lambda k: Config(k, [1, 2]), lambda k: {k, 5}])
+@pytest.mark.parametrize(
+    "make", [lambda k: {"k": k}, lambda k: [k, "a", {1: (2, k)}], lambda k: Config(k, [1, 2]), lambda k: {k, 5}]
+)
 def test_unhashable_static_arguments_compare_by_value(make: Any) -> None:
     f = tj.function(lambda a, cfg: a * len(repr(cfg)), static_argnames="cfg")
     f(x(), make(2))
@@ -208,7 +229,8 @@ def test_unhashable_objects_are_refused_by_name() -> None:
         tj.function(lambda p: p["a"])({"a": x(), "o": Odd()})
 
 
-# -- pytrees -----------------------------------------------------------------------------------------------------------------
+# -- pytrees
+# -----------------------------------------------------------------------------------------------------------------
 Point = namedtuple("Point", "u v")
 
 
@@ -223,19 +245,35 @@ class Registered:
         self.w, self.tag = w, tag
 
 
-optree.register_pytree_node(Registered, lambda r: ((r.w,), r.tag, ("w",)), lambda tag, ws: Registered(*ws, tag), namespace="tracejit")
+optree.register_pytree_node(
+    Registered, lambda r: ((r.w,), r.tag, ("w",)), lambda tag, ws: Registered(*ws, tag), namespace="tracejit"
+)
 
 
 def trees() -> list[Any]:
     a, b = x(), x() * 2
-    return [(a, b), [a, [b, ()]], {"p": a, "q": {"r": b}}, Point(a, b), Pair(a, Pair(b)), OrderedDict(z=a, y=b), (a, None, "s"),
-            defaultdict(list, k=a), Registered(a, "t"), {"n": 3, "a": a}]
+    return [
+        (a, b),
+        [a, [b, ()]],
+        {"p": a, "q": {"r": b}},
+        Point(a, b),
+        Pair(a, Pair(b)),
+        OrderedDict(z=a, y=b),
+        (a, None, "s"),
+        defaultdict(list, k=a),
+        Registered(a, "t"),
+        {"n": 3, "a": a},
+    ]
 
 
 @pytest.mark.parametrize("k", range(10))
 def test_pytrees_in_and_out(k: int) -> None:
     tree = trees()[k]
-    f = tj.function(lambda t: optree.tree_map(lambda v: v * 2 if isinstance(v, tj.Tensor) else v, t, none_is_leaf=True, namespace="tracejit"))
+    f = tj.function(
+        lambda t: optree.tree_map(
+            lambda v: v * 2 if isinstance(v, tj.Tensor) else v, t, none_is_leaf=True, namespace="tracejit"
+        )
+    )
     out = f(tree)
     assert type(out) is type(tree)
     want, want_spec = flatten(tree)
@@ -285,15 +323,27 @@ def test_flatten_round_trip() -> None:
     assert leaves == [1, 2, None, 3, 4, 5] and unflatten(spec, leaves) == tree
 
 
-# -- keys ------------------------------------------------------------------------------------------------------------------
+# -- keys
+# ------------------------------------------------------------------------------------------------------------------
 def test_keys_tell_layouts_apart() -> None:
     a = np.ones((3, 4), "f4")
     assert leaf_key(a) == leaf_key(np.zeros((3, 4), "f4"))
     assert len({leaf_key(v) for v in (a, a.T.copy().T, a[:, ::-1], np.ones((4, 3), "f4"), a.astype("f8"))}) == 5
 
 
-@pytest.mark.parametrize("view", [lambda a: a.T, lambda a: a[::-1], lambda a: a[:, ::2], lambda a: a[::-2, ::-1], lambda a: a[:, :1],
-                                  lambda a: np.broadcast_to(a[:1], (4, 6)), lambda a: a[:0], lambda a: a.astype(">f4")])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.T,
+        lambda a: a[::-1],
+        lambda a: a[:, ::2],
+        lambda a: a[::-2, ::-1],
+        lambda a: a[:, :1],
+        lambda a: np.broadcast_to(a[:1], (4, 6)),
+        lambda a: a[:0],
+        lambda a: a.astype(">f4"),
+    ],
+)
 def test_any_layout_of_a_numpy_argument(view: Any) -> None:
     a = view(np.arange(24, dtype="f4").reshape(4, 6))
     f = tj.function(lambda v: (v * 2 + 1, v.sum(axis=0)))

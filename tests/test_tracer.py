@@ -47,7 +47,10 @@ def test_state_is_restored_and_apart_in_threads() -> None:
 def test_captured_tensors_are_inputs_by_handle() -> None:
     w, v = tj.ones(3), tj.ones(3)
     graph = trace_function(lambda a: a * w + w - v, F3)
-    assert len(graph.inputs) == 3 and [h is t for h, t in zip(graph.notes["captured"], (w, v), strict=True)] == [True, True]
+    assert len(graph.inputs) == 3 and [h is t for h, t in zip(graph.notes["captured"], (w, v), strict=True)] == [
+        True,
+        True,
+    ]
     out = evaluate(graph, [tj.ones(3), w, v])[0]
     np.testing.assert_array_equal(out.numpy(), 1)
 
@@ -154,5 +157,7 @@ def test_rewrite_keeps_names_notes_and_lines() -> None:
     graph = trace_function(lambda a: a * 2, F3, names=["p"])
     graph.notes["strides"] = {0: (2,)}
     again = rewrite(graph, lambda node, args: None)
-    assert again is not graph and again.notes == graph.notes and again.inputs[0].name == "p" and again.name == graph.name
+    assert (
+        again is not graph and again.notes == graph.notes and again.inputs[0].name == "p" and again.name == graph.name
+    )
     assert [n.where for n in again.nodes] == [n.where for n in graph.nodes] and str(again) == str(graph)

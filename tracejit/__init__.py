@@ -33,7 +33,7 @@ from tracejit.dtypes import (
 )
 from tracejit.errors import GradientError, InternalError, LeakedTracerError, TraceJitError, TracerError
 from tracejit.explain import explain
-from tracejit.function import function, spec, stats
+from tracejit.function import function, stats
 from tracejit.gradients import (
     grad,
     gradients_function,
@@ -71,6 +71,7 @@ from tracejit.ops.special import *
 from tracejit.ops.statistics import *
 from tracejit.tape import GradientTape, UnconnectedGradients
 from tracejit.tensor import Tensor
+from tracejit.trace.signature import spec
 from tracejit.variable import Variable
 
 from tracejit import linalg, random  # isort: skip

@@ -1,4 +1,5 @@
-"""What the compiler did with a function, as text: why it was traced, what fused into which kernel, what did not and why.
+"""What the compiler did with a function, as text: why it was traced, what fused into which kernel, what did not and
+why.
 
 In: a decorated function that has been called. Out: `Explanation`; printing it is the use.
 """
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracejit import config
-from tracejit.function import Function, KernelInfo, Method, kernel_infos
+from tracejit.function import Function, Method
 from tracejit.lower.plan import Call, Gemm
+from tracejit.trace.built import KernelInfo, kernel_infos
 from tracejit.trace.specialization import Specialization
 
 
@@ -42,31 +44,43 @@ def explain(f: Any) -> Explanation:
         raise TypeError(f"explain: expected a function decorated with tj.function, got {type(f).__name__}")
     kept = function.specializations()
     calls = [line for s in kept for line in _library_calls(s)]
-    kernels = [k for s in kept for k in kernel_infos(s)]
-    lines = [f"{function.name}: {function.trace_count} trace{'s' * (function.trace_count != 1)}, {len(kept)} in the cache"]
+    kernels = [k for s in kept for k in kernel_infos(s.built, s.calls)]
+    lines = [
+        f"{function.name}: {function.trace_count} trace{'s' * (function.trace_count != 1)}, {len(kept)} in the cache"
+    ]
     lines += [f"  {line}" for line in function.history]
     if not kept and not function.history:
-        lines.append("  not called yet" if not function.views() else "  a method: explain(instance.method) tells about one instance")
+        lines.append(
+            "  not called yet"
+            if not function.views()
+            else "  a method: explain(instance.method) tells about one instance"
+        )
     for s in kept:
         lines += ["", *_program(s)]
     lines += ["", f"disk cache: {_disk()}"]
     info = function.cache_info()
-    lines.append(f"machine code of this process: {info.compiles} compiled, {info.memory_hits} found in memory, {info.disk_hits} found on disk")
+    lines.append(
+        f"machine code of this process: {info.compiles} compiled, {info.memory_hits} found in memory, "
+        f"{info.disk_hits} found on disk"
+    )
     return Explanation(function.name, list(function.history), kernels, calls, "\n".join(lines))
 
 
 def _program(s: Specialization) -> Iterator[str]:
     """One program."""
     types = ", ".join(f"{n.name.removeprefix('argument ')} {n.type!r}" for n in s.graph.inputs)
-    kernels = kernel_infos(s)
+    kernels = kernel_infos(s.built, s.calls)
     plan = s.built.plan
     temporary = sum(b.nbytes for b in plan.buffers if b.role == "temp")
-    yield f"program for ({types}): {s.calls} call{'s' * (s.calls != 1)}, {len(s.graph.nodes)} ops traced, {len(s.built.graph.nodes)} after passes"
-    yield f"  {len(kernels)} kernel{'s' * (len(kernels) != 1)}, {temporary} bytes of temporaries, built in {s.built.seconds * 1e3:.1f} ms"
+    ops = f"{len(s.graph.nodes)} ops traced, {len(s.built.graph.nodes)} after passes"
+    yield f"program for ({types}): {s.calls} call{'s' * (s.calls != 1)}, {ops}"
+    count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
+    yield f"  {count}, {temporary} bytes of temporaries, built in {s.built.seconds * 1e3:.1f} ms"
     for k in kernels:
         seconds = f", {k.seconds:.6f} s" if k.seconds else ""
         yield f"  kernel {k.name}: {', '.join(k.ops)}"
-        yield f"    {k.bytes} bytes, {k.calls} calls{seconds}; from {', '.join(_short(line) for line in k.source_lines) or 'unknown lines'}"
+        lines = ", ".join(map(_short, k.source_lines)) or "unknown lines"
+        yield f"    {k.bytes} bytes, {k.calls} calls{seconds}; from {lines}"
     yield from (f"  {line}" for line in _library_calls(s))
     if s.hidden:
         yield f"  hidden inputs: {', '.join(c.node.name for c in s.hidden)}"

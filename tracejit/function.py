@@ -1,13 +1,15 @@
 """`@tj.function`: from a Python function to fused native kernels. The pipeline, top to bottom.
 
     call      bind and flatten the arguments, look the key up                      trace/signature.py
-    record    on a miss: run the Python function on tracers                        trace/specialization.py, trace/tracer.py
+    record    on a miss: run the Python function on tracers                        trace/specialization.py,
+    trace/tracer.py
     PASSES    rewrite the graph                                                    trace/passes/
     fuse      graph -> kernels over buffers                                        lower/fuse.py
     build     kernels -> machine code, through memory and disk caches              runtime/build.py
     Program   run them                                                             runtime/program.py
 
-Inside another trace a decorated function is inlined: its Python body runs in the outer trace. Under a gradient tape a call is one
+Inside another trace a decorated function is inlined: its Python body runs in the outer trace. Under a gradient tape a
+call is one
 record, whose derivative is another compiled program (`trace/calls.py`).
 
 Read next: `explain.py` (all of this as text).
@@ -20,23 +22,22 @@ import inspect
 import sys
 import threading
 import time
-import types
 import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracejit import config, dtypes
+from tracejit import config
 from tracejit.config import Options
 from tracejit.errors import user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower.fuse import fuse
-from tracejit.lower.plan import Plan
 from tracejit.tensor import Tensor, state, wrap
+from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
 from tracejit.trace.captures import Reach
 from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
@@ -45,7 +46,7 @@ from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
-from tracejit.trace.signature import Call, Leaf, Signature, describe, flatten, is_array, unflatten
+from tracejit.trace.signature import Call, Signature, Spec, describe, flatten, is_array, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
 from tracejit.trace.tracer import LOCK
 
@@ -54,20 +55,6 @@ if TYPE_CHECKING:
 
 PASSES: tuple[Pass, ...] = (dissolve, fold, simplify, cse, dce, settle)
 FAST_PASSES: tuple[Pass, ...] = (dissolve, fold, simplify_fast, cse, dce, settle)  # with fastmath
-
-
-@dataclass(slots=True)
-class Built:
-    """A graph made runnable, with what it was on the way."""
-
-    stages: list[tuple[str, Graph, float]]  # name of the pass, the graph after it, seconds it took
-    plan: Plan
-    program: Program
-    seconds: float
-
-    @property
-    def graph(self) -> Graph:
-        return self.stages[-1][1]
 
 
 def _runtime() -> tuple[Any, type[Program]]:
@@ -135,7 +122,9 @@ class _Traces:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.by_key: OrderedDict[Hashable, list[Specialization]] = OrderedDict()
-        self.by_arguments: dict[Hashable, tuple[list[Specialization], tuple[Any, ...]]] = {}  # short cut for plain calls
+        self.by_arguments: dict[
+            Hashable, tuple[list[Specialization], tuple[Any, ...]]
+        ] = {}  # short cut for plain calls
         self.history: deque[str] = deque(maxlen=MAX_HISTORY)
         self.count = 0
         self.last: Described | None = None  # the arguments of the last trace
@@ -149,17 +138,33 @@ class _Traces:
 class Function:
     """A Python function, compiled for the types of its arguments when called. See `function`."""
 
-    def __init__(self, python_function: Callable[..., Any], *, static_argnames: Sequence[str] = (), input_signature: Any = None,
-                 device: str | None = None, autograph: bool = True, fastmath: bool = False, checks: bool = True,
-                 name: str | None = None):
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        *,
+        static_argnames: Sequence[str] = (),
+        input_signature: Any = None,
+        device: str | None = None,
+        autograph: bool = True,
+        fastmath: bool = False,
+        checks: bool = True,
+        name: str | None = None,
+    ):
         if device not in (None, "cpu"):
             raise ValueError(f"device {device!r} is not available; use 'cpu'")
         static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.python_function = python_function
         self.name = name or getattr(python_function, "__name__", type(python_function).__name__)
         self.options = Options(fastmath=fastmath, checks=checks)
-        self.settings: dict[str, Any] = {"static_argnames": static, "input_signature": input_signature, "device": device,
-                                         "autograph": autograph, "fastmath": fastmath, "checks": checks, "name": name}
+        self.settings: dict[str, Any] = {
+            "static_argnames": static,
+            "input_signature": input_signature,
+            "device": device,
+            "autograph": autograph,
+            "fastmath": fastmath,
+            "checks": checks,
+            "name": name,
+        }
         self.static_argnames = static
         self.input_signature = input_signature
         self._instances: dict[int, tuple[weakref.ref[Any], Function]] = {}
@@ -170,7 +175,8 @@ class Function:
             self.__name__ = self.name
         self._signature: Signature | None = None
 
-    # -- calling ---------------------------------------------------------------------------------------------------------
+    # -- calling
+    # ---------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and not state.active and not config.debug.eager:
             traces = self._traces
@@ -222,7 +228,7 @@ class Function:
         if key is not None and found is not None:
             if len(traces.by_arguments) >= 4 * MAX_KEYS:
                 traces.by_arguments.clear()
-            traces.by_arguments[key] = found, tuple(call.leaves[len(args):])
+            traces.by_arguments[key] = found, tuple(call.leaves[len(args) :])
 
     def _shortcut(self, s: Specialization, leaves: tuple[Any, ...]) -> Shortcut:
         """The shortcut of a specialisation; made at its second call."""
@@ -239,10 +245,13 @@ class Function:
     def _endless(self, error: RecursionError) -> RecursionError:
         if error.args and "while it is traced" in str(error.args[0]):
             return error
-        return RecursionError(f"{self.name} calls itself without end while it is traced: a recursion must stop on a Python number or a "
-                              f"shape, since a traced value does not decide a branch; use tj.while_loop or a Python loop")
+        return RecursionError(
+            f"{self.name} calls itself without end while it is traced: a recursion must stop on a Python number or a "
+            f"shape, since a traced value does not decide a branch; use tj.while_loop or a Python loop"
+        )
 
-    # -- finding and making specialisations ---------------------------------------------------------------------------------
+    # -- finding and making specialisations
+    # ---------------------------------------------------------------------------------
     def _specialization(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]]:
         found = self._lookup(call, before)
         if found is None:
@@ -271,11 +280,19 @@ class Function:
         _totals.traces += 1
         traces.history.append(f"trace {traces.count}: {reason}")
         if config.debug.log:
-            print(f"tracejit: {self.name}: trace {traces.count}: {reason}; {len(s.graph.nodes)} ops, {len(built.plan.launches)} kernels, "
-                  f"{built.seconds * 1e3:.1f} ms", file=sys.stderr)
+            print(
+                f"tracejit: {self.name}: trace {traces.count}: {reason}; {len(s.graph.nodes)} ops, "
+                f"{len(built.plan.launches)} kernels, "
+                f"{built.seconds * 1e3:.1f} ms",
+                file=sys.stderr,
+            )
         if traces.count == WARN_TRACES:
-            warnings.warn(f"{self.name} has been traced {traces.count} times; the last reason: {reason}. tj.explain({self.name}) lists "
-                          f"the reasons", stacklevel=_user_depth())
+            warnings.warn(
+                f"{self.name} has been traced {traces.count} times; the last reason: {reason}. "
+                f"tj.explain({self.name}) lists "
+                f"the reasons",
+                stacklevel=_user_depth(),
+            )
         if s.created:
             traces.creations += 1
             return s, [c.handle for c in s.hidden]
@@ -292,8 +309,9 @@ class Function:
     def _record(self, call: Call, before: tuple[Any, ...]) -> Specialization:
         signature = self.signature(before)
         with LOCK:
-            reach = Reach(self.python_function, self.name, before, dict(zip(signature.names, call.values)),
-                          self._traces.unstable)
+            reach = Reach(
+                self.python_function, self.name, before, dict(zip(signature.names, call.values)), self._traces.unstable
+            )
             try:
                 found = record(self.python_function, call, signature, self.name, reach, *before)
             except RecursionError as error:
@@ -304,17 +322,26 @@ class Function:
             raise rebound
         if reach.effects and not self._traces.warned_effects:
             self._traces.warned_effects = True
-            warnings.warn(f"{self.name} writes {', '.join(reach.effects)}; that happens once per trace, not at each call. Keep state in a "
-                          f"Variable, or return it", stacklevel=_user_depth())
+            warnings.warn(
+                f"{self.name} writes {', '.join(reach.effects)}; that happens once per trace, not at each call. Keep "
+                f"state in a "
+                f"Variable, or return it",
+                stacklevel=_user_depth(),
+            )
         if reach.blind and not self._traces.warned:
             self._traces.warned = True
             listed = "; ".join(f"{label}: {why}" for label, why in reach.blind.items())
-            warnings.warn(f"{self.name}: changes of some values from outside will not be noticed after the trace ({listed}); pass them as "
-                          f"arguments", stacklevel=_user_depth())
+            warnings.warn(
+                f"{self.name}: changes of some values from outside will not be noticed after the trace ({listed}); "
+                f"pass them as "
+                f"arguments",
+                stacklevel=_user_depth(),
+            )
         return found
 
     def _reason(self, call: Call, before: tuple[Any, ...]) -> str:
-        """Why this call needs a trace: the first difference to the latest specialisation of its key, or else to the last trace."""
+        """Why this call needs a trace: the first difference to the latest specialisation of its key, or else to the
+        last trace."""
         at = f" at {where}" if (where := user_line(2)) else ""
         same = self._traces.by_key.get(call.key)
         if same:
@@ -337,9 +364,13 @@ class Function:
             raise TypeError(f"{self.name}: input_signature names {len(specs)} arrays, got {len(given)}")
         for k, (x, spec) in enumerate(zip(given, specs)):
             if not spec.accepts(x):
-                raise TypeError(f"{self.name}: array {k} is {Type(tuple(x.shape), x.dtype)!r}, which input_signature {spec} does not allow")
+                raise TypeError(
+                    f"{self.name}: array {k} is {Type(tuple(x.shape), x.dtype)!r}, which input_signature {spec} does "
+                    f"not allow"
+                )
 
-    # -- eager runs --------------------------------------------------------------------------------------------------------
+    # -- eager runs
+    # --------------------------------------------------------------------------------------------------------
     def eager(self, *args: Any, **kwargs: Any) -> Any:
         """Run undecorated. NumPy arrays arrive as tensors, and writes go back into them, as in a compiled run."""
         return self._eagerly((), args, kwargs)
@@ -363,7 +394,8 @@ class Function:
             np.copyto(arrays[k], stand_ins[k]._value)
         return result
 
-    # -- looking inside -------------------------------------------------------------------------------------------------------
+    # -- looking inside
+    # -------------------------------------------------------------------------------------------------------
     @property
     def trace_count(self) -> int:
         """How often the Python function has been traced."""
@@ -388,7 +420,8 @@ class Function:
         return Lowered(build(self.trace(*args, **kwargs), self.options))
 
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Trace and compile ahead of time, for arguments or `spec`s in their place. Gives a callable for such arguments."""
+        """Trace and compile ahead of time, for arguments or `spec`s in their place. Gives a callable for such
+        arguments."""
         leaves, spec = flatten((args, kwargs))
         specs = [x for x in leaves if isinstance(x, Spec)]
         if not any(n is None for s in specs for n in s.shape):
@@ -403,7 +436,7 @@ class Function:
 
     def kernels(self) -> list[KernelInfo]:
         """The kernels of all cached programs, in the order they run."""
-        return [k for s in self.specializations() for k in kernel_infos(s)]
+        return [k for s in self.specializations() for k in kernel_infos(s.built, s.calls)]
 
     def profile(self, on: bool = True) -> None:
         """Measure the seconds each kernel takes from now on (the program then returns to Python after each step)."""
@@ -416,7 +449,9 @@ class Function:
         """Counts of the trace cache, and of the machine code caches of the process."""
         kept = self.specializations()
         code = _runtime()[0].stats()
-        return CacheInfo(len(kept), self._traces.count, sum(s.calls for s in kept), code.compiles, code.memory_hits, code.disk_hits)
+        return CacheInfo(
+            len(kept), self._traces.count, sum(s.calls for s in kept), code.compiles, code.memory_hits, code.disk_hits
+        )
 
     def cache_clear(self) -> None:
         """Forget all traces."""
@@ -429,7 +464,8 @@ class Function:
         for view in self.views():
             view.cache_clear()
 
-    # -- methods -------------------------------------------------------------------------------------------------------------
+    # -- methods
+    # -------------------------------------------------------------------------------------------------------------
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else Method(self._for(instance), instance)
 
@@ -449,12 +485,16 @@ class Function:
         try:
             view._owner = weakref.ref(instance, forget)
         except TypeError:
-            raise TypeError(f"{self.name}: a decorated method needs instances that can be weakly referenced; add '__weakref__' to the "
-                            f"__slots__ of {type(instance).__name__}") from None
+            raise TypeError(
+                f"{self.name}: a decorated method needs instances that can be weakly referenced; add '__weakref__' to "
+                f"the "
+                f"__slots__ of {type(instance).__name__}"
+            ) from None
         self._instances[key] = view._owner, view
         return view
 
-    # -- being an object -------------------------------------------------------------------------------------------------------
+    # -- being an object
+    # -------------------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
         return f"<tj.function {self.name}>"
 
@@ -528,21 +568,38 @@ def arguments_key(args: tuple[Any, ...]) -> Hashable:
     return tuple(found)
 
 
-# -- the decorator ---------------------------------------------------------------------------------------------------------
-def function(f: Callable[..., Any] | None = None, *, static_argnames: Sequence[str] = (), input_signature: Any = None,
-             device: str | None = None, autograph: bool = True, fastmath: bool = False, checks: bool = True,
-             name: str | None = None) -> Any:
+# -- the decorator
+# ---------------------------------------------------------------------------------------------------------
+def function(
+    f: Callable[..., Any] | None = None,
+    *,
+    static_argnames: Sequence[str] = (),
+    input_signature: Any = None,
+    device: str | None = None,
+    autograph: bool = True,
+    fastmath: bool = False,
+    checks: bool = True,
+    name: str | None = None,
+) -> Any:
     """Compile a function of tensors when it is called: the same results, faster.
 
-    static_argnames: arguments whose value is part of the program. input_signature: `spec`s the arrays must satisfy. fastmath: allow
+    static_argnames: arguments whose value is part of the program. input_signature: `spec`s the arrays must satisfy.
+    fastmath: allow
     rewrites that change rounding, nan or infinities. checks=False: leave out index checks.
 
     >>> import tracejit as tj
     >>> @tj.function
     ... def f(a, b): return a * b + 1
     """
-    settings: dict[str, Any] = {"static_argnames": static_argnames, "input_signature": input_signature, "device": device,
-                                "autograph": autograph, "fastmath": fastmath, "checks": checks, "name": name}
+    settings: dict[str, Any] = {
+        "static_argnames": static_argnames,
+        "input_signature": input_signature,
+        "device": device,
+        "autograph": autograph,
+        "fastmath": fastmath,
+        "checks": checks,
+        "name": name,
+    }
     if f is None:
         return functools.partial(function, **settings)
     if isinstance(f, Function):
@@ -555,8 +612,10 @@ def function(f: Callable[..., Any] | None = None, *, static_argnames: Sequence[s
         raise TypeError(f"function: {f!r} is not callable")
     inner = f.func if isinstance(f, functools.partial) else f
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise TypeError(f"function: {getattr(inner, '__name__', inner)} is a generator, which cannot be compiled as a whole; use "
-                        f"it inside a function, or return a tuple")
+        raise TypeError(
+            f"function: {getattr(inner, '__name__', inner)} is a generator, which cannot be compiled as a whole; use "
+            f"it inside a function, or return a tuple"
+        )
     if inspect.iscoroutinefunction(inner):
         raise TypeError(f"function: {getattr(inner, '__name__', inner)} is a coroutine, which cannot be compiled")
     _totals.functions += 1
@@ -574,8 +633,12 @@ def _count_decoration(f: Any) -> None:
         _decorations.clear()
     _decorations[key] = _decorations.get(key, 0) + 1
     if _decorations[key] == WARN_DECORATIONS:
-        warnings.warn(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) has been decorated {WARN_DECORATIONS} times; each new "
-                      f"function object is traced again. Decorate once, outside the loop", stacklevel=_user_depth())
+        warnings.warn(
+            f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) has been decorated {WARN_DECORATIONS} times; "
+            f"each new "
+            f"function object is traced again. Decorate once, outside the loop",
+            stacklevel=_user_depth(),
+        )
 
 
 def _user_depth() -> int:
@@ -586,57 +649,8 @@ def _user_depth() -> int:
     return depth
 
 
-# -- types in place of arguments --------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Spec(Leaf):
-    """A shape, whose dims may be None (free), and a dtype."""
-
-    shape: tuple[int | None, ...]
-    dtype: np.dtype
-
-    def accepts(self, x: Any) -> bool:
-        return x.dtype == self.dtype and len(x.shape) == len(self.shape) and all(
-            n is None or n == m for n, m in zip(self.shape, x.shape))
-
-
-def spec(shape: Sequence[int | None] | int, dtype: Any = None) -> Spec:
-    """An array type: `spec((None, 4), "float32")`."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    return Spec(shape, dtypes.as_dtype(dtype) if dtype is not None else dtypes.default_float())
-
-
-# -- facts ------------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class KernelInfo:
-    """One kernel of a program."""
-
-    name: str
-    ops: tuple[str, ...]
-    source_lines: tuple[str, ...]
-    bytes: int
-    calls: int
-    seconds: float  # measured under `profile()`; 0.0 otherwise
-    code: str
-
-
-def kernel_infos(s: Specialization) -> list[KernelInfo]:
-    """The kernels of one specialisation."""
-    return infos(s.built, s.calls)
-
-
-def infos(built: Built, calls: int) -> list[KernelInfo]:
-    plan, profile = built.plan, built.program.profile
-    found = []
-    for at, step in enumerate(plan.steps):
-        if step not in plan.launches:
-            continue
-        counted, seconds = profile[at] if profile is not None else (calls, 0.0)
-        touched = {v.buffer for v in (*step.reads, *step.writes)}  # type: ignore[union-attr]
-        found.append(KernelInfo(step.name, tuple(step.ops), tuple(step.source_lines), sum(plan.buffers[b].nbytes for b in touched),
-                                counted, seconds, step.kernel.text))
-    return found
-
-
+# -- facts
+# ------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
     """Traces in the cache, traces made, calls of those in the cache; machine code of the process: compiled, found."""
@@ -665,27 +679,3 @@ def stats() -> Stats:
     """Counts of all functions: decorated, traced; machine code compiled, found in memory, found on disk."""
     code = _runtime()[0].stats()
     return Stats(_totals.functions, _totals.traces, code.compiles, code.memory_hits, code.disk_hits, code.seconds)
-
-
-class Lowered:
-    """What a call compiles to. Prints as the graph after each pass, then the kernels and buffers."""
-
-    def __init__(self, built: Built):
-        self.built = built
-        self.stages = {name: graph for name, graph, _ in built.stages}
-        self.plan = built.plan
-
-    @property
-    def graph(self) -> Graph:
-        """After all passes."""
-        return self.built.graph
-
-    @property
-    def kernels(self) -> list[KernelInfo]:
-        return infos(self.built, 0)
-
-    def __str__(self) -> str:
-        parts = [f"# after {name} ({seconds * 1e3:.2f} ms)\n{graph}" for name, graph, seconds in self.built.stages]
-        parts += [f"# kernel {k.name}: {', '.join(k.ops)}\n{k.code}" for k in self.kernels]
-        parts += ["# buffers\n" + "\n".join(f"{k}: {b.role} {Type(b.shape, b.dtype)!r}" for k, b in enumerate(self.plan.buffers))]
-        return "\n".join(parts)

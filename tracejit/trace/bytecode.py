@@ -1,10 +1,13 @@
 """What a Python function can read from outside itself, found from its bytecode.
 
-In: a function and what is known of its arguments. Out: `Reading`: the places (globals, closure cells, attributes, items) that it and the
+In: a function and what is known of its arguments. Out: `Reading`: the places (globals, closure cells, attributes,
+items) that it and the
 Python functions it calls may read, each as a Python expression with the object found there now.
 
-The code is walked once or twice in a straight line with a stack of abstract values. A value is a tuple of `Ref`s, the objects it may
-be; empty for anything computed. Too many refs are harmless (a guard too many), so every doubt adds; what cannot be followed at
+The code is walked once or twice in a straight line with a stack of abstract values. A value is a tuple of `Ref`s, the
+objects it may
+be; empty for anything computed. Too many refs are harmless (a guard too many), so every doubt adds; what cannot be
+followed at
 all is reported. Instructions are handled by the names they have in Python 3.11 to 3.14.
 
 Read next: `captures.py` (what becomes of a reading).
@@ -16,7 +19,7 @@ import dis
 import functools
 import os
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -28,17 +31,40 @@ from tracejit.tensor import Tensor
 MAX_CODES = 2000  # code objects walked for one function
 MAX_REFS = 256  # objects one value may be
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _MUTATORS = frozenset(("append", "extend", "insert", "add", "update", "clear", "discard", "remove", "appendleft"))
 
-# Code that is not followed: the standard library, numeric packages, and the parts of this package that users do not build with.
+# Code that is not followed: the standard library, numeric packages, and the parts of this package that users do not
+# build with.
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_FOREIGN = tuple(f"{os.sep}{name}{os.sep}" for name in ("numpy", "scipy", "optree", "numba", "llvmlite", "jax", "torch", "_pytest"))
-_OURS = ("ops", "trace", "runtime", "lower", "tensor.py", "function.py", "gradients.py", "variable.py", "tape.py", "custom.py", "linalg.py",
-         "config.py", "dtypes.py", "errors.py", "ir.py", "__init__.py", "fft.py", "random.py")
-_FOREIGN_MODULES = frozenset(("tracejit", "numpy", "scipy", "math", "builtins", "operator", "itertools", "functools", "np"))
+_FOREIGN = tuple(
+    f"{os.sep}{name}{os.sep}" for name in ("numpy", "scipy", "optree", "numba", "llvmlite", "jax", "torch", "_pytest")
+)
+_OURS = (
+    "ops",
+    "trace",
+    "runtime",
+    "lower",
+    "tensor.py",
+    "function.py",
+    "gradients.py",
+    "variable.py",
+    "tape.py",
+    "custom.py",
+    "linalg.py",
+    "config.py",
+    "dtypes.py",
+    "errors.py",
+    "ir.py",
+    "__init__.py",
+    "fft.py",
+    "random.py",
+)
+_FOREIGN_MODULES = frozenset(
+    ("tracejit", "numpy", "scipy", "math", "builtins", "operator", "itertools", "functools", "np")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +118,15 @@ class Reading:
 
     roots: dict[str, Any] = field(default_factory=dict)  # names used in expressions
     plain: dict[str, Ref] = field(default_factory=dict)  # numbers, strings, functions: compared at each call
-    absent: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # attributes looked for and not there: code, name, label
+    absent: dict[str, tuple[str, str, str]] = field(
+        default_factory=dict
+    )  # attributes looked for and not there: code, name, label
     whole: dict[str, Ref] = field(default_factory=dict)  # containers compared as a whole
     arrays: dict[str, Ref] = field(default_factory=dict)  # tensors, variables, arrays
     objects: dict[str, Ref] = field(default_factory=dict)  # everything else that was passed through
-    stores: dict[str, tuple[Ref, str]] = field(default_factory=dict)  # places that may be assigned: as they were, and the line
+    stores: dict[str, tuple[Ref, str]] = field(
+        default_factory=dict
+    )  # places that may be assigned: as they were, and the line
     blind: dict[str, str] = field(default_factory=dict)  # what could not be followed, and why
 
 
@@ -104,8 +134,8 @@ def followed(code: types.CodeType) -> bool:
     """Whether code is the user's, or built with this package, rather than a library's."""
     name = code.co_filename
     if name.startswith(_PACKAGE):
-        return not name[len(_PACKAGE):].startswith(_OURS)
-    if name.startswith(_STANDARD) and "-packages" not in name[len(_STANDARD):]:
+        return not name[len(_PACKAGE) :].startswith(_OURS)
+    if name.startswith(_STANDARD) and "-packages" not in name[len(_STANDARD) :]:
         return False
     return not any(part in name for part in _FOREIGN) and not name.startswith("<frozen")
 
@@ -132,7 +162,13 @@ class _Scope:
 
 
 def _identity(item: Item) -> Any:
-    return item.code if isinstance(item, Ref) else (type(item), id(item.function), item.code) if isinstance(item, Bound) else id(item)
+    return (
+        item.code
+        if isinstance(item, Ref)
+        else (type(item), id(item.function), item.code)
+        if isinstance(item, Bound)
+        else id(item)
+    )
 
 
 def _union(*values: Value) -> Value:
@@ -162,7 +198,8 @@ class Analyst:
             self.reading.roots[name] = value
         return name
 
-    # -- functions -------------------------------------------------------------------------------------------------------
+    # -- functions
+    # -------------------------------------------------------------------------------------------------------
     def function(self, f: types.FunctionType, bound: dict[str, Value] | None = None, code: str = "") -> Value:
         """Walk a Python function. `bound`: what its parameters may be. Gives what it may return."""
         if not followed(f.__code__):
@@ -183,7 +220,9 @@ class Analyst:
                 scope.add(name, self.note(Ref(f"{here}.__defaults__[{k}]", default, f"{f.__name__}'s default {name}")))
         for name, default in (f.__kwdefaults__ or {}).items():
             if not bound or name not in bound:
-                scope.add(name, self.note(Ref(f"{here}.__kwdefaults__[{name!r}]", default, f"{f.__name__}'s default {name}")))
+                scope.add(
+                    name, self.note(Ref(f"{here}.__kwdefaults__[{name!r}]", default, f"{f.__name__}'s default {name}"))
+                )
         for name, value in (bound or {}).items():
             scope.add(name, value)
         return self._code(f.__code__, scope)
@@ -213,7 +252,8 @@ class Analyst:
         self._done[key] = result
         return result
 
-    # -- objects -----------------------------------------------------------------------------------------------------------
+    # -- objects
+    # -----------------------------------------------------------------------------------------------------------
     def note(self, ref: Ref) -> Value:
         """Register what is read; gives the value to go on with."""
         x = ref.value
@@ -221,7 +261,7 @@ class Analyst:
             return (ref,)
         self._noted.add(ref.code)
         r = self.reading
-        if isinstance(x, _PLAIN):
+        if isinstance(x, PLAIN):
             r.plain[ref.code] = ref
         elif isinstance(x, (Tensor, np.ndarray)):
             r.arrays[ref.code] = ref
@@ -245,7 +285,9 @@ class Analyst:
             pass
         else:
             r.objects[ref.code] = ref
-            if isinstance(inner := getattr(x, "python_function", None), (types.FunctionType, functools.partial)):  # a decorated function
+            if isinstance(
+                inner := getattr(x, "python_function", None), (types.FunctionType, functools.partial)
+            ):  # a decorated function
                 owner = getattr(x, "__self__", None)
                 if owner is not None and isinstance(inner, types.FunctionType):
                     self._method(inner, Ref(f"{ref.code}.__self__", owner, f"{ref.label}.__self__"))
@@ -262,14 +304,14 @@ class Analyst:
         """`item.name`, without running user code."""
         if isinstance(item, Super):
             mro = type(item.instance.value).__mro__
-            later = mro[mro.index(item.cls) + 1:] if item.cls in mro else ()
+            later = mro[mro.index(item.cls) + 1 :] if item.cls in mro else ()
             found = next((c.__dict__[name] for c in later if name in c.__dict__), None)
             f = getattr(found, "python_function", found)
             return (Bound(f, item.instance),) if isinstance(f, types.FunctionType) else ()
         if not isinstance(item, Ref):
             return ()
         x = item.value
-        if isinstance(x, (Tensor, np.ndarray, *_PLAIN)):
+        if isinstance(x, (Tensor, np.ndarray, *PLAIN)):
             return ()
         code, label = f"{item.code}.{name}", f"{item.label}.{name}"
         if isinstance(x, types.ModuleType):
@@ -306,7 +348,10 @@ class Analyst:
             found, instance = found.__func__, None
         elif isinstance(found, classmethod):
             cls = item.value if instance is None else type(item.value)
-            found, instance = found.__func__, Ref(f"type({item.code})" if instance is not None else item.code, cls, cls.__name__)
+            found, instance = (
+                found.__func__,
+                Ref(f"type({item.code})" if instance is not None else item.code, cls, cls.__name__),
+            )
         if isinstance(found, functools.cached_property):
             return self._method(found.func, item)
         inner = getattr(found, "python_function", found)  # decorated: its Python function
@@ -317,7 +362,9 @@ class Analyst:
             return (Bound(inner, instance, code),)
         if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
             try:
-                return self.note(Ref(code, found.__get__(item.value, type(item.value)), label, item.value, code.rsplit(".", 1)[-1]))
+                return self.note(
+                    Ref(code, found.__get__(item.value, type(item.value)), label, item.value, code.rsplit(".", 1)[-1])
+                )
             except AttributeError:  # an empty slot
                 self.reading.absent[code] = item.code, code.rsplit(".", 1)[-1], label
                 return ()
@@ -352,7 +399,7 @@ class Analyst:
                 for key, x in list(pairs)[:MAX_REFS]:
                     name = repr(key) if isinstance(key, (str, int)) else self.root(key, "k")
                     found.append(self.note(Ref(f"{item.code}[{name}]", x, f"{item.label}[{key!r}]", item.value, key)))
-            elif isinstance(item, Ref) and not isinstance(item.value, (*_PLAIN, Tensor, np.ndarray)):
+            elif isinstance(item, Ref) and not isinstance(item.value, (*PLAIN, Tensor, np.ndarray)):
                 f = getattr(type(item.value), "__iter__", None)
                 found.append(self._method(f, item) if isinstance(f, types.FunctionType) else (item,))
             else:
@@ -365,7 +412,9 @@ class Analyst:
             self.reading.whole[item.code] = item
             self.elements((item,))
 
-    def call(self, callee: Value, args: Sequence[Value], names: Sequence[str], scope: _Scope, code: types.CodeType) -> Value:
+    def call(
+        self, callee: Value, args: Sequence[Value], names: Sequence[str], scope: _Scope, code: types.CodeType
+    ) -> Value:
         """Calling a value. `names` are the keywords of the last arguments."""
         results: list[Value] = []
         followed_all = bool(callee)
@@ -381,7 +430,8 @@ class Analyst:
             elif isinstance(x, types.FunctionType):
                 f = x
             elif isinstance(x, types.MethodType):
-                f, first = x.__func__, (self.note(Ref(f"{item.code}.__self__", x.__self__, item.label)),)  # type: ignore[union-attr]
+                # type: ignore[union-attr]
+                f, first = x.__func__, (self.note(Ref(f"{item.code}.__self__", x.__self__, item.label)),)
             elif x is super:
                 results.append(self._super(args, scope, code))
                 continue
@@ -393,11 +443,16 @@ class Analyst:
                 if (owner := getattr(x, "__self__", None)) is not None:
                     first = (self.note(Ref(f"{item.code}.__self__", owner, item.label)),)  # type: ignore[union-attr]
             elif x is not None and not isinstance(x, type):
-                on_class = getattr(type(x), "__call__", None)
+                on_class = _call_of(type(x))
                 f, first = getattr(on_class, "python_function", on_class), ((item,),)
             if isinstance(f, types.FunctionType) and followed(f.__code__):
-                results.append(self.function(f, self._bind(f.__code__, [*first, *args], names),
-                                             item.code if isinstance(item, Ref) and x is f else ""))
+                results.append(
+                    self.function(
+                        f,
+                        self._bind(f.__code__, [*first, *args], names),
+                        item.code if isinstance(item, Ref) and x is f else "",
+                    )
+                )
             else:
                 followed_all = False
         if not followed_all:  # a builtin or library function: it may look at everything, and give back parts of it
@@ -410,8 +465,8 @@ class Analyst:
     def _bind(self, code: types.CodeType, args: Sequence[Value], names: Sequence[str]) -> dict[str, Value]:
         positional = args[: len(args) - len(names)]
         bound = dict(zip(code.co_varnames[: code.co_argcount], positional))
-        bound.update(zip(names, args[len(args) - len(names):]))
-        rest = positional[code.co_argcount:]
+        bound.update(zip(names, args[len(args) - len(names) :]))
+        rest = positional[code.co_argcount :]
         if rest and code.co_flags & 0x04:  # *args
             bound[code.co_varnames[code.co_argcount + code.co_kwonlyargcount]] = _union(*rest)
         return bound
@@ -425,8 +480,17 @@ class Analyst:
     def _super(self, args: Sequence[Value], scope: _Scope, code: types.CodeType) -> Value:
         classes = args[0] if args else scope.get("__class__")
         instances = args[1] if len(args) > 1 else scope.get(code.co_varnames[0]) if code.co_argcount else ()
-        return tuple(Super(c.value, i) for c in classes for i in instances
-                     if isinstance(c, Ref) and isinstance(i, Ref) and isinstance(c.value, type))
+        return tuple(
+            Super(c.value, i)
+            for c in classes
+            for i in instances
+            if isinstance(c, Ref) and isinstance(i, Ref) and isinstance(c.value, type)
+        )
+
+
+def _call_of(cls: type) -> Any:
+    """The function that calling an instance runs, if it is written in Python."""
+    return next((c.__dict__["__call__"] for c in cls.__mro__ if "__call__" in c.__dict__), None)
 
 
 class _Walk:
@@ -515,7 +579,9 @@ class _Walk:
         elif op == "STORE_GLOBAL":
             self.pop()
             globals_ = self.scope.globals
-            self._store(Ref(f"{self.scope.globals_code}[{i.argval!r}]", globals_.get(i.argval), i.argval, globals_, i.argval))
+            self._store(
+                Ref(f"{self.scope.globals_code}[{i.argval!r}]", globals_.get(i.argval), i.argval, globals_, i.argval)
+            )
         elif op in ("LOAD_CONST", "LOAD_SMALL_INT"):
             self.push((Const(i.argval),))
         elif op in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -559,7 +625,11 @@ class _Walk:
             self.push(_union(*self.take(2 * (i.arg or 0))))
         elif op in ("LIST_APPEND", "SET_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "MAP_ADD"):
             values = self.take(2 if op == "MAP_ADD" else 1)
-            added = a.elements(_union(*values)) if op in ("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE") else _union(*values)
+            added = (
+                a.elements(_union(*values))
+                if op in ("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
+                else _union(*values)
+            )
             if i.arg is not None and len(self.stack) >= i.arg:
                 self.stack[-i.arg] = _union(self.stack[-i.arg], added)
         elif op in ("GET_ITER", "LIST_TO_TUPLE"):
@@ -603,13 +673,31 @@ class _Walk:
             if op == "YIELD_VALUE":
                 self.push()
             return op != "RETURN_VALUE"
-        elif op in ("PUSH_NULL", "PRECALL", "RESUME", "NOP", "MAKE_CELL", "COPY_FREE_VARS", "CACHE", "TO_BOOL", "NOT_TAKEN", "RETURN_GENERATOR"):
+        elif op in (
+            "PUSH_NULL",
+            "PRECALL",
+            "RESUME",
+            "NOP",
+            "MAKE_CELL",
+            "COPY_FREE_VARS",
+            "CACHE",
+            "TO_BOOL",
+            "NOT_TAKEN",
+            "RETURN_GENERATOR",
+        ):
             if op in ("PUSH_NULL", "RETURN_GENERATOR"):
                 self.push()
         else:
             self._other(i)
-        return op not in ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
-                          "JUMP_BACKWARD_NO_INTERRUPT")
+        return op not in (
+            "RETURN_VALUE",
+            "RETURN_CONST",
+            "RAISE_VARARGS",
+            "RERAISE",
+            "JUMP_FORWARD",
+            "JUMP_BACKWARD",
+            "JUMP_BACKWARD_NO_INTERRUPT",
+        )
 
     def _call(self, i: dis.Instruction) -> None:
         names: Sequence[str] = self.keywords
@@ -644,7 +732,12 @@ class _Walk:
         else:
             for _ in range(effect):
                 self.push()
-        if self.stack and effect <= 0 and "JUMP" not in i.opname and not i.opname.startswith(("POP", "DELETE", "STORE", "END")):
+        if (
+            self.stack
+            and effect <= 0
+            and "JUMP" not in i.opname
+            and not i.opname.startswith(("POP", "DELETE", "STORE", "END"))
+        ):
             self.consume(self.stack[-1])
             self.stack[-1] = ()
 
@@ -653,8 +746,11 @@ _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _BUILTINS: dict[str, Any] = dict(vars(__builtins__) if isinstance(__builtins__, types.ModuleType) else __builtins__)
 
 
-def analyse(f: Callable[..., Any], arguments: dict[str, Any], instance: Any = None, has_instance: bool = False) -> Analyst:
-    """Walk `f`. `arguments`: for parameters that are ordinary objects, their roots; `instance`: what `self` is (its expression is S)."""
+def analyse(
+    f: Callable[..., Any], arguments: dict[str, Any], instance: Any = None, has_instance: bool = False
+) -> Analyst:
+    """Walk `f`. `arguments`: for parameters that are ordinary objects, their roots; `instance`: what `self` is (its
+    expression is S)."""
     analyst = Analyst()
     bound: dict[str, Value] = {name: analyst.note(ref) for name, ref in arguments.items()}
     if isinstance(f, types.FunctionType):
@@ -666,30 +762,6 @@ def analyse(f: Callable[..., Any], arguments: dict[str, Any], instance: Any = No
         ref = Ref(analyst.root(f, "f"), f, getattr(f, "__name__", type(f).__name__))
         analyst.note(ref)
         if not isinstance(f, (functools.partial, types.MethodType)):
-            analyst.call((ref,), (), (), _Scope(None, "", {}), analyst.call.__func__.__code__)  # type: ignore[attr-defined]
+            # type: ignore[attr-defined]
+            analyst.call((ref,), (), (), _Scope(None, "", {}), analyst.call.__func__.__code__)
     return analyst
-
-
-def walk_objects(refs: Sequence[Ref], depth: int = 6, limit: int = 20_000) -> Iterator[Ref]:
-    """Everything reachable from `refs` through attributes and containers, nearest first."""
-    seen: set[int] = set()
-    level = list(refs)
-    for _ in range(depth):
-        following: list[Ref] = []
-        for ref in level:
-            x = ref.value
-            if id(x) in seen or isinstance(x, (*_PLAIN, type, types.ModuleType, types.FunctionType)):
-                continue
-            seen.add(id(x))
-            yield ref
-            if len(seen) > limit:
-                return
-            if isinstance(x, (Tensor, np.ndarray)):
-                continue
-            if isinstance(x, dict):
-                following += [Ref(f"{ref.code}[{k!r}]", v, f"{ref.label}[{k!r}]", x, k) for k, v in x.items() if isinstance(k, (str, int))]
-            elif isinstance(x, (list, tuple)):
-                following += [Ref(f"{ref.code}[{k}]", v, f"{ref.label}[{k}]", x, k) for k, v in enumerate(x)]
-            elif isinstance(own := getattr(x, "__dict__", None), dict):
-                following += [Ref(f"{ref.code}.{k}", v, f"{ref.label}.{k}", x, k) for k, v in own.items() if k.isidentifier()]
-        level = following

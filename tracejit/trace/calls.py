@@ -1,7 +1,9 @@
 """A compiled graph as one op, so that a gradient tape hears one record for a whole call.
 
-In: a graph and how to build it. Out: `CompiledGraph`: called on tensors, it runs the plain program; under a tape it runs the forward
-program, which keeps residuals, and its derivative runs the backward program. Both are made on first use. The backward program is
+In: a graph and how to build it. Out: `CompiledGraph`: called on tensors, it runs the plain program; under a tape it
+runs the forward
+program, which keeps residuals, and its derivative runs the backward program. Both are made on first use. The backward
+program is
 a `CompiledGraph` itself, so derivatives of any order come from the same lines.
 
 Read next: `split.py`.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -56,7 +58,9 @@ class CompiledGraph:
             with self._lock:
                 self.built = self.built or self._build(self.graph)
         strides = self.graph.notes.get("strides", ())
-        return self.built.program([a if k in strides or a.flags.c_contiguous else np.ascontiguousarray(a) for k, a in enumerate(arrays)])
+        return self.built.program(
+            [a if k in strides or a.flags.c_contiguous else np.ascontiguousarray(a) for k, a in enumerate(arrays)]
+        )
 
     def parts(self) -> _Parts:
         """The forward and backward programs."""
@@ -67,7 +71,8 @@ class CompiledGraph:
 
 
 class _Parts:
-    """A graph split for differentiation: the forward program as an op, the backward program for each set of cotangents."""
+    """A graph split for differentiation: the forward program as an op, the backward program for each set of
+    cotangents."""
 
     def __init__(self, whole: CompiledGraph, build: Builder):
         first, self._second = split(whole.graph)
@@ -76,11 +81,18 @@ class _Parts:
         self.forward = CompiledGraph(first, build)
         self._build = build
         self._own = len(whole.graph.outputs)  # further outputs are residuals
-        self._seedable = [k for k, n in enumerate(whole.graph.outputs) if differentiable(n.type)]  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        self._seedable = [k for k, n in enumerate(whole.graph.outputs) if differentiable(n.type)]
         self._backward: dict[tuple[int, ...], CompiledGraph] = {}
         types = tuple(n.type for n in first.outputs)
-        self.op = Op("call", "control", lambda *_: types, lambda *arrays: tuple(self.forward.run(arrays)),
-                     f"A compiled call of {whole.graph.name}.", vjp=self._vjp)
+        self.op = Op(
+            "call",
+            "control",
+            lambda *_: types,
+            lambda *arrays: tuple(self.forward.run(arrays)),
+            f"A compiled call of {whole.graph.name}.",
+            vjp=self._vjp,
+        )
 
     def _vjp(self, g: Sequence[Tensor | None], y: Sequence[Tensor], *xs: Tensor) -> list[Tensor | None]:
         seeded = tuple(k for k, t in enumerate(g) if t is not None)
@@ -91,16 +103,17 @@ class _Parts:
         program = self._backward.get(seeded)
         if program is None:
             program = self._backward[seeded] = CompiledGraph(self._backward_graph(seeded), self._build)
-        inputs = [*y[self._own:], *cotangents] if seeded[-1] < self._own else [*xs, *cotangents]
+        inputs = [*y[self._own :], *cotangents] if seeded[-1] < self._own else [*xs, *cotangents]
         for k, t in zip(program.graph.notes["cotangents"], program(inputs), strict=True):
             found[k] = t
         return found
 
     def _backward_graph(self, seeded: tuple[int, ...]) -> Graph:
-        """From residuals and the cotangents of `seeded`; from the inputs again, where a residual itself has a cotangent."""
+        """From residuals and the cotangents of `seeded`; from the inputs again, where a residual itself has a
+        cotangent."""
         if seeded[-1] >= self._own:
             joint = pullback(self.forward.graph, seeded)
-            outputs = joint.outputs[len(self.forward.graph.outputs):]
+            outputs = joint.outputs[len(self.forward.graph.outputs) :]
             return Graph(joint.inputs, joint.nodes, outputs, joint.name, {"cotangents": joint.notes["cotangents"]})
         second = self._second
         if seeded == tuple(self._seedable):

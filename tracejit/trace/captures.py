@@ -1,7 +1,10 @@
-"""Values from outside: which a function reads, where they are found again at each call, and which changes ask for a new trace.
+"""Values from outside: which a function reads, where they are found again at each call, and which changes ask for a
+new trace.
 
-In: a function about to be traced. Out: `Reach`, which tells the trace where a captured tensor or array comes from (it becomes a
-hidden input), and makes the `Watch` that a specialisation keeps: one generated Python function that reads the hidden inputs and
+In: a function about to be traced. Out: `Reach`, which tells the trace where a captured tensor or array comes from (it
+becomes a
+hidden input), and makes the `Watch` that a specialisation keeps: one generated Python function that reads the hidden
+inputs and
 compares the numbers, strings and functions that the traced code may have read.
 
 Read next: `bytecode.py` (how they are found).
@@ -12,7 +15,7 @@ from __future__ import annotations
 import re
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ import numpy as np
 from tracejit.errors import TracerError
 from tracejit.ir import Node
 from tracejit.tensor import Tensor
-from tracejit.trace.bytecode import Reading, Ref, analyse, walk_objects
+from tracejit.trace.bytecode import PLAIN, Reading, Ref, analyse
 
 MAX_CONTAINER = 5000  # entries of a container that are compared at each call
 _MISSING = object()
@@ -30,8 +33,14 @@ _IDENTIFIER = re.compile(r"(?<![\w.'\"])([a-z]\d+)\b")
 class Reach:
     """What one function reads from outside, found just before it is traced."""
 
-    def __init__(self, function: Callable[..., Any], name: str, before: Sequence[Any] = (), arguments: dict[str, Any] | None = None,
-                 unstable: set[str] | None = None):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        before: Sequence[Any] = (),
+        arguments: dict[str, Any] | None = None,
+        unstable: set[str] | None = None,
+    ):
         """unstable: labels of what earlier traces of the function changed; updated."""
         self.name = name
         self._unstable = set() if unstable is None else unstable
@@ -50,7 +59,9 @@ class Reach:
         analyst = analyse(function, given, before[0] if before else None, bool(before))
         self.reading: Reading = analyst.reading
         self.reading.roots.update(roots)
-        self.reading.plain = {c: r for c, r in self.reading.plain.items() if _parent(c) not in self.reading.whole or _is_code(r.value)}
+        self.reading.plain = {
+            c: r for c, r in self.reading.plain.items() if _parent(c) not in self.reading.whole or _is_code(r.value)
+        }
         self.blind = dict(self.reading.blind)
         self._found: dict[int, Ref] | None = None
         self._all: dict[int, Ref] | None = None
@@ -65,7 +76,8 @@ class Reach:
         self._labels = {c: r.label for c, r in (*self.reading.plain.items(), *self.reading.whole.items())}
         self._plain = {c: r.value for c, r in self.reading.plain.items()}
 
-    # -- while tracing ------------------------------------------------------------------------------------------------------
+    # -- while tracing
+    # ------------------------------------------------------------------------------------------------------
     def find(self, x: Any) -> tuple[Any, str, str] | None:
         """The handle through which `x` is reached, the expression for it, and what the user calls it."""
         if self._found is None:
@@ -74,7 +86,9 @@ class Reach:
         if ref is None:
             if self._all is None:  # the code did not say how it got there: look everywhere it could have
                 starts = [*self.reading.objects.values(), *self.reading.whole.values()]
-                self._all = _by_identity([r for r in walk_objects(starts) if isinstance(r.value, (Tensor, np.ndarray))])
+                self._all = _by_identity(
+                    [r for r in _walk_objects(starts) if isinstance(r.value, (Tensor, np.ndarray))]
+                )
             ref = self._lookup(self._all, x)
         return None if ref is None else (ref.value, ref.code, ref.label)
 
@@ -88,7 +102,8 @@ class Reach:
     def settle(self) -> None:
         """After the trace: note what it changed itself, and do not watch what would change with every trace.
 
-        A number that traced code counts up is not watched. Anything else (an attribute filled once) is, so that the next call
+        A number that traced code counts up is not watched. Anything else (an attribute filled once) is, so that the
+        next call
         sees it; unless a second trace changes it again.
         """
         changed: set[str] = set()
@@ -120,13 +135,21 @@ class Reach:
             if not hasattr(ref.value, "assign_add"):
                 continue
             now = _current(ref)
-            if now is not ref.value and isinstance(now, Tensor) and not hasattr(now, "assign_add") and isinstance(now._value, Node):
+            if (
+                now is not ref.value
+                and isinstance(now, Tensor)
+                and not hasattr(now, "assign_add")
+                and isinstance(now._value, Node)
+            ):
                 _put_back(ref)
-                error = error or TracerError(f"{ref.label} is a Variable and was rebound to a tensor; use {ref.label}.assign_add (or assign), "
-                                             f"which changes the Variable itself")
+                error = error or TracerError(
+                    f"{ref.label} is a Variable and was rebound to a tensor; use {ref.label}.assign_add (or assign), "
+                    f"which changes the Variable itself"
+                )
         return error
 
-    # -- for later calls ------------------------------------------------------------------------------------------------------
+    # -- for later calls
+    # ------------------------------------------------------------------------------------------------------
     def watch(self, hidden: Sequence[Any]) -> Watch:
         """What later calls compare and read. hidden: expressions, or handles that are always the same."""
         return Watch(self.reading, self._plain, self._snapshots, self._labels, hidden)
@@ -138,7 +161,14 @@ class Watch:
     read(instance): the hidden handles, or None if something has changed.
     """
 
-    def __init__(self, reading: Reading, plain: dict[str, Any], snapshots: dict[str, Any], labels: dict[str, str], hidden: Sequence[Any]):
+    def __init__(
+        self,
+        reading: Reading,
+        plain: dict[str, Any],
+        snapshots: dict[str, Any],
+        labels: dict[str, str],
+        hidden: Sequence[Any],
+    ):
         self._labels = labels
         names: dict[str, Any] = {"differs": _differs, "snapshot": snapshot, "MISSING": _MISSING}
         self._checks: list[tuple[str, str, Any]] = []  # expression, how it is compared, value
@@ -169,7 +199,15 @@ class Watch:
             self.constant = True
             return
         self.constant = False
-        source = "\n".join(["def read(S):", "    try:", *lines, f"        return [{', '.join(handles)}]", "    except Exception: return None"])
+        source = "\n".join(
+            [
+                "def read(S):",
+                "    try:",
+                *lines,
+                f"        return [{', '.join(handles)}]",
+                "    except Exception: return None",
+            ]
+        )
         space = dict(names)
         exec(compile(source, "<tracejit watch>", "exec"), space)
         self.read = space["read"]
@@ -192,7 +230,8 @@ class Watch:
 
 
 def snapshot(x: Any) -> Any:
-    """A container as something comparable: numbers and strings by value and type, arrays and objects by type only (their contents are
+    """A container as something comparable: numbers and strings by value and type, arrays and objects by type only
+    (their contents are
     watched, or read, one by one). MISSING if it is too large."""
     count = 0
 
@@ -235,7 +274,23 @@ def _is_code(x: Any) -> bool:
 
 def _is_object(x: Any) -> bool:
     """Whether an argument is an ordinary object, whose attributes may be read."""
-    plain = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor, dict, list, tuple, set, frozenset)
+    plain = (
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        np.generic,
+        np.ndarray,
+        Tensor,
+        dict,
+        list,
+        tuple,
+        set,
+        frozenset,
+    )
     return not isinstance(x, plain)
 
 
@@ -274,3 +329,34 @@ def _put_back(ref: Ref) -> None:
         owner[ref.key] = ref.value
     else:
         setattr(owner, ref.key, ref.value)
+
+
+def _walk_objects(refs: Sequence[Ref], depth: int = 6, limit: int = 20_000) -> Iterator[Ref]:
+    """Everything reachable from `refs` through attributes and containers, nearest first."""
+    seen: set[int] = set()
+    level = list(refs)
+    for _ in range(depth):
+        following: list[Ref] = []
+        for ref in level:
+            x = ref.value
+            if id(x) in seen or isinstance(x, (*PLAIN, type, types.ModuleType, types.FunctionType)):
+                continue
+            seen.add(id(x))
+            yield ref
+            if len(seen) > limit:
+                return
+            if isinstance(x, (Tensor, np.ndarray)):
+                continue
+            if isinstance(x, dict):
+                following += [
+                    Ref(f"{ref.code}[{k!r}]", v, f"{ref.label}[{k!r}]", x, k)
+                    for k, v in x.items()
+                    if isinstance(k, (str, int))
+                ]
+            elif isinstance(x, (list, tuple)):
+                following += [Ref(f"{ref.code}[{k}]", v, f"{ref.label}[{k}]", x, k) for k, v in enumerate(x)]
+            elif isinstance(own := getattr(x, "__dict__", None), dict):
+                following += [
+                    Ref(f"{ref.code}.{k}", v, f"{ref.label}.{k}", x, k) for k, v in own.items() if k.isidentifier()
+                ]
+        level = following

@@ -1,6 +1,7 @@
 """Runs passes: names, verifies, dumps, times and compares them.
 
-In: passes (functions `Graph -> Graph`) and a graph. Out: the graph after all of them. What it does beside is set by `config.debug`:
+In: passes (functions `Graph -> Graph`) and a graph. Out: the graph after all of them. What it does beside is set by
+`config.debug`:
 `check` 1 verifies after every pass, 2 also evaluates before and after it on random inputs; `skip` leaves passes out by
 name; `dump` writes each graph as `NN_pass.py`.
 """
@@ -29,7 +30,9 @@ def run(passes: Sequence[Pass], graph: Graph, watch: Callable[[str, Graph, float
     debug = config.debug
     folder = ""
     if debug.dump:
-        folder = os.path.join(debug.dump, f"{next(_dumps):03d}_{''.join(c if c.isalnum() else '_' for c in graph.name)}")
+        folder = os.path.join(
+            debug.dump, f"{next(_dumps):03d}_{''.join(c if c.isalnum() else '_' for c in graph.name)}"
+        )
         os.makedirs(folder, exist_ok=True)
     if debug.check:
         verify(graph)
@@ -47,14 +50,19 @@ def run(passes: Sequence[Pass], graph: Graph, watch: Callable[[str, Graph, float
             if debug.check >= 2:
                 compare(before, graph)
         except Exception as error:
-            saved = f"; its input is {folder}/{k - 1:02d}_*.py" if folder else "; set TRACEJIT_DUMP=dir to see its input"
-            raise InternalError(f"while running pass {name} on {graph.name}: {type(error).__name__}: {error}{saved}") from error
+            saved = (
+                f"; its input is {folder}/{k - 1:02d}_*.py" if folder else "; set TRACEJIT_DUMP=dir to see its input"
+            )
+            raise InternalError(
+                f"while running pass {name} on {graph.name}: {type(error).__name__}: {error}{saved}"
+            ) from error
         _report(folder, k, name, graph, seconds, watch)
     return graph
 
 
-def _report(folder: str, k: int, name: str, graph: Graph, seconds: float,
-            watch: Callable[[str, Graph, float], None] | None) -> None:
+def _report(
+    folder: str, k: int, name: str, graph: Graph, seconds: float, watch: Callable[[str, Graph, float], None] | None
+) -> None:
     if folder:
         with open(os.path.join(folder, f"{k:02d}_{name}.py"), "w") as f:
             f.write(to_text(graph))

@@ -1,6 +1,7 @@
 """One traced call: what a trace needs of later calls to stand for them, and how their values go in and come out.
 
-In: `record` runs a Python function under a trace. Out: a `Specialization`: the graph, where each of its inputs comes from, where
+In: `record` runs a Python function under a trace. Out: a `Specialization`: the graph, where each of its inputs comes
+from, where
 each output goes, and the conditions (`matches`) under which another call with the same key may use it.
 
 Read next: `captures.py` (values from outside), `function.py` (the cache of these).
@@ -28,7 +29,8 @@ from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
 
 @dataclass(slots=True)
 class Result:
-    """Where one leaf of the function's result comes from. kind: output (of the graph, at `at`), leaf (argument leaf `at`, given back
+    """Where one leaf of the function's result comes from. kind: output (of the graph, at `at`), leaf (argument leaf
+    `at`, given back
     as it is), handle (hidden input `at`, the Variable itself), array (a copy of `value`), static (`value`)."""
 
     kind: str
@@ -69,11 +71,14 @@ class Specialization:
     passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
     expected: list[tuple[Any, ...]] = field(default_factory=list)  # of hidden values: shape, dtype, contents if guarded
 
-    # -- may it run this call? ------------------------------------------------------------------------------------------
+    # -- may it run this call?
+    # ------------------------------------------------------------------------------------------
     def matches(self, leaves: Sequence[Any], instance: Any) -> Sequence[Any] | None:
         """The hidden handles if this program may run a call with these leaves (whose key it shares); else None."""
         for k, value, _ in self.numbers:
-            if (leaves[k] != value and not (leaves[k] != leaves[k] and value != value)) or repr(leaves[k]) != repr(value):
+            if (leaves[k] != value and not (leaves[k] != leaves[k] and value != value)) or repr(leaves[k]) != repr(
+                value
+            ):
                 return None
         if (self.aliases is not None or self.writes) and not self._same_aliases(leaves):
             return None
@@ -114,9 +119,11 @@ class Specialization:
     def _same_aliases(self, leaves: Sequence[Any]) -> bool:
         return aliases_of(leaves) == self.aliases
 
-    # -- running ---------------------------------------------------------------------------------------------------------
+    # -- running
+    # ---------------------------------------------------------------------------------------------------------
     def install(self, built: Any, build: Any) -> None:
-        """Make it runnable: `built` is the graph's program, `build` makes those of its derivatives when they are asked for."""
+        """Make it runnable: `built` is the graph's program, `build` makes those of its derivatives when they are asked
+        for."""
         self.built = built
         self.compiled = CompiledGraph(self.graph, build, built)
         inputs = {n: k for k, n in enumerate(built.graph.inputs)}
@@ -198,7 +205,8 @@ class Specialization:
         return found[0] if self.spec is None else unflatten(self.spec, found)
 
     def check_writable(self, leaves: Sequence[Any]) -> None:
-        """Refuse writes into read-only arrays, and into arrays that share memory with another writable argument: what the
+        """Refuse writes into read-only arrays, and into arrays that share memory with another writable argument: what
+        the
         other one would then hold depends on when it is read."""
         for w in self.writes:
             if w.leaf < 0 or not isinstance(leaves[w.leaf], np.ndarray):
@@ -213,7 +221,8 @@ class Specialization:
 
 def shares_memory(written: str, other: str) -> ValueError:
     return ValueError(
-        f"arguments '{written}' and '{other}' share memory and '{written}' is written inside the function, so '{other}' "
+        f"arguments '{written}' and '{other}' share memory and '{written}' is written inside the function, so "
+        f"'{other}' "
         f"would change with it; pass a copy of one of them"
     )
 

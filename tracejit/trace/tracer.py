@@ -1,11 +1,15 @@
 """The recorder: while a `Trace` is active, every op becomes a node of it.
 
-In: ops arriving through `apply`. Out: nodes, and what the traced code took from outside: captured values (hidden inputs), handles
+In: ops arriving through `apply`. Out: nodes, and what the traced code took from outside: captured values (hidden
+inputs), handles
 it wrote (extra outputs), Python numbers whose value it needed (guards).
 
-A value met from outside is *captured*: its handle becomes a hidden input, read afresh at each call. Which handle that is, and how to
-find it again, is known to `reach` (made by `captures.py`); a NumPy array that nothing outside reaches is a local of the traced
-code, so it becomes a constant. A handle that is rebound inside stands for a node until `close`, which gives it its value back.
+A value met from outside is *captured*: its handle becomes a hidden input, read afresh at each call. Which handle that
+is, and how to
+find it again, is known to `reach` (made by `captures.py`); a NumPy array that nothing outside reaches is a local of
+the traced
+code, so it becomes a constant. A handle that is rebound inside stands for a node until `close`, which gives it its
+value back.
 
 Read next: `captures.py` (what is reachable), `function.py` (who uses a finished trace).
 """
@@ -74,7 +78,8 @@ class Trace:
             int, tuple[np.ndarray, np.ndarray, Node]
         ] = {}  # by id: the array (kept alive), its copy, the constant
 
-    # -- inputs ----------------------------------------------------------------------------------------------------------
+    # -- inputs
+    # ----------------------------------------------------------------------------------------------------------
     def input(self, type: Type, name: str = "") -> Tensor:
         """A new parameter."""
         return wrap(self._input(type, name))
@@ -96,7 +101,8 @@ class Trace:
         self.inputs.append(node)
         return node
 
-    # -- what `apply` and the ops ask for ------------------------------------------------------------------------------------
+    # -- what `apply` and the ops ask for
+    # ------------------------------------------------------------------------------------
     def emit(self, op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any]) -> Any:
         """Record one op."""
         inputs = tuple([self.node_of(a) for a in args])
@@ -170,7 +176,8 @@ class Trace:
             trace = trace.outer  # type: ignore[attr-defined]
         return False
 
-    # -- writes ----------------------------------------------------------------------------------------------------------
+    # -- writes
+    # ----------------------------------------------------------------------------------------------------------
     def written(self, handle: Tensor) -> None:
         """Called before a handle is rebound: one from outside will get its value back at `close`."""
         value = handle._value
@@ -197,7 +204,8 @@ class Trace:
         self.created.append((variable, user_line()))
 
     def _value_now(self, tensor: Tensor) -> np.ndarray | None:
-        """The value a traced tensor has in this very call, from Python numbers and captured values (arguments are unknown)."""
+        """The value a traced tensor has in this very call, from Python numbers and captured values (arguments are
+        unknown)."""
         node = self.node_of(tensor)
         values: dict[Node, np.ndarray | None] = {}
         for c in self.captured.values():
@@ -205,9 +213,11 @@ class Trace:
             values[c.node] = value if isinstance(value, np.ndarray) else None
         return self._compute(node, values)
 
-    # -- leaving for Python --------------------------------------------------------------------------------------------------
+    # -- leaving for Python
+    # --------------------------------------------------------------------------------------------------
     def concrete(self, tensor: Tensor, purpose: str) -> np.ndarray:
-        """The value of a tensor that Python wants to see; guarded if it can change, TracerError if it cannot be known now."""
+        """The value of a tensor that Python wants to see; guarded if it can change, TracerError if it cannot be known
+        now."""
         value = tensor._value
         if value.__class__ is Node and value not in self.own:
             if self._is_outer(value):  # type: ignore[arg-type]
@@ -224,11 +234,13 @@ class Trace:
         return found
 
     def observe(self, tensor: Tensor) -> np.ndarray | None:
-        """The value of a tensor made of constants, Python numbers and small values from outside, all guarded; None for others."""
+        """The value of a tensor made of constants, Python numbers and small values from outside, all guarded; None for
+        others."""
         node = self.node_of(tensor)
         if node.type.size > OBSERVE_LIMIT:  # type: ignore[union-attr]
             return None
-        outside = {c.node: c for c in self.captured.values() if c.node.type.size <= OBSERVE_LIMIT}  # type: ignore[union-attr]
+        # type: ignore[union-attr]
+        outside = {c.node: c for c in self.captured.values() if c.node.type.size <= OBSERVE_LIMIT}
         contents = {n: c.handle._value if isinstance(c.handle, Tensor) else c.handle for n, c in outside.items()}
         known: dict[Node, np.ndarray | None] = {n: v for n, v in self._known.items() if v is not None}
         found = self._compute(node, known | {n: v for n, v in contents.items() if isinstance(v, np.ndarray)})
@@ -286,7 +298,8 @@ class Trace:
             f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_advice(purpose)}"
         )
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end
+    # ---------------------------------------------------------------------------------------------------------
     def close(self) -> list[tuple[Tensor, Tensor]]:
         """Give written handles from outside their values back; each with the value that was written to it."""
         found = []
@@ -303,7 +316,8 @@ class Trace:
 
 
 def settled(handle: Tensor) -> np.ndarray:
-    """The array a handle stands for, outside of traces. While another thread's trace has borrowed the handle, wait for it."""
+    """The array a handle stands for, outside of traces. While another thread's trace has borrowed the handle, wait for
+    it."""
     value = handle._value
     if value.__class__ is Node:
         with LOCK:
@@ -317,17 +331,20 @@ def _advice(purpose: str) -> str:
     """The rewrite for each way of leaving the trace."""
     if purpose == "bool()":
         return (
-            "Python control flow on traced tensors (if, while, and, or, not, assert) needs a value now. Choose between values with "
+            "Python control flow on traced tensors (if, while, and, or, not, assert) needs a value now. Choose "
+            "between values with "
             "tj.where(condition, a, b); choose what runs with tj.cond, tj.while_loop or tj.fori_loop."
         )
     if purpose in ("int()", "float()", "complex()", "item()"):
         return (
-            "A 0-d tensor already works as a number in arithmetic, comparisons and indexing: leave the conversion out. If the value is "
+            "A 0-d tensor already works as a number in arithmetic, comparisons and indexing: leave the conversion "
+            "out. If the value is "
             "a size or an option, pass it as a Python number."
         )
     if "integer" in purpose:
         return (
-            "Sizes, axes and trip counts must be known while tracing: use the size of an argument (x.shape), or pass the number as a "
+            "Sizes, axes and trip counts must be known while tracing: use the size of an argument (x.shape), or pass "
+            "the number as a "
             "Python int."
         )
     return "Use tj functions (np functions on tensors are traced too), or return the tensor and convert it outside."
@@ -357,6 +374,7 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Any]], Any]) -> Graph:
     """`graph` replayed into a new one; where `rule(node, args)` gives a tensor, it replaces the node's result."""
     trace = Trace(graph.name)
     with recording(trace):
-        new = trace.finish(evaluate(graph, [trace.input(n.type, n.name) for n in graph.inputs], rule))  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        new = trace.finish(evaluate(graph, [trace.input(n.type, n.name) for n in graph.inputs], rule))
     new.notes.update(graph.notes)
     return new

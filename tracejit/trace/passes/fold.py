@@ -1,6 +1,7 @@
 """Constant folding: evaluate what is known at trace time, up to a size.
 
-In and out: a graph. A value whose elements are all the same becomes a literal (`full`), of any size: nothing is stored. Others
+In and out: a graph. A value whose elements are all the same becomes a literal (`full`), of any size: nothing is
+stored. Others
 become constants of at most `LIMIT` elements, so that no large array is computed, or kept, at compile time.
 """
 
@@ -48,7 +49,8 @@ def _rule(node: Node, args: list[Any]) -> Tensor | None:
     except IndexError:
         return None  # an index out of range: the error belongs to the run
     uniform = _uniform(value, node.shape)
-    return uniform if uniform is not None else state.trace.constant(np.array(value, order="C"))  # type: ignore[union-attr]
+    # type: ignore[union-attr]
+    return uniform if uniform is not None else state.trace.constant(np.array(value, order="C"))
 
 
 def _literal(t: Tensor) -> np.ndarray | None:

@@ -1,8 +1,11 @@
 """Algebraic simplification by rules.
 
-In and out: a graph. `RULES` are pairs of plain functions, both traced: where the graph looks like the first, it becomes the second.
-Every rule holds for every value of its dtypes, zeros' signs, infinities and nan included (the tests try each rule on such values
-just because it is here); those that do not are marked `fast` and run only with `fastmath`. `MOVES` are rules about attributes
+In and out: a graph. `RULES` are pairs of plain functions, both traced: where the graph looks like the first, it
+becomes the second.
+Every rule holds for every value of its dtypes, zeros' signs, infinities and nan included (the tests try each rule on
+such values
+just because it is here); those that do not are marked `fast` and run only with `fastmath`. `MOVES` are rules about
+attributes
 (shapes, axes, dtypes, literals), as functions.
 
 To add a rule, add a line. The order does not matter: a node is tried again after each rewrite.
@@ -22,6 +25,7 @@ from tracejit.errors import InternalError
 from tracejit.ir import INPUT, Graph, Node, Op, Type
 from tracejit.ops import core
 from tracejit.ops.comparison import bitwise_and, bitwise_invert, bitwise_or, logical_and, logical_not, logical_or
+from tracejit.ops.elementwise import abs as absolute
 from tracejit.ops.elementwise import (
     ceil,
     conj,
@@ -32,6 +36,7 @@ from tracejit.ops.elementwise import (
     maximum,
     minimum,
     multiply,
+    negative,
     positive,
     real,
     relu,
@@ -40,9 +45,8 @@ from tracejit.ops.elementwise import (
     trunc,
     where,
 )
-from tracejit.ops.elementwise import abs as absolute
 from tracejit.ops.marks import identity, stop_gradient
-from tracejit.ops.movement import BROADCAST, CONCAT, RESHAPE, SLICE, TRANSPOSE
+from tracejit.ops.movement import BROADCAST, RESHAPE, SLICE, TRANSPOSE
 from tracejit.ops.special import exp, log
 from tracejit.tensor import Tensor, apply, wrap
 from tracejit.trace.tracer import rewrite, trace_function
@@ -50,7 +54,8 @@ from tracejit.trace.tracer import rewrite, trace_function
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`before` may become `after`. kinds: NumPy kinds of the first variable's dtype for which it holds (b i u f c). conditions: the
+    """`before` may become `after`. kinds: NumPy kinds of the first variable's dtype for which it holds (b i u f c).
+    conditions: the
     first that many variables are bool. fast: only with fastmath."""
 
     before: Callable[..., Any]
@@ -67,6 +72,8 @@ def _zero(x: Tensor) -> Tensor:
 def _one(x: Tensor) -> Tensor:
     return core.full(1, x.shape, x.dtype)
 
+
+_IDEMPOTENT = (floor, ceil, trunc, rint, sign, absolute, relu)
 
 RULES: tuple[Rule, ...] = (
     # neutral elements. x + 0 is not among them for floats: it makes 0 of -0
@@ -87,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     Rule(lambda x: divide(x, -1), lambda x: -x, "f"),
     Rule(lambda x: 0 - x, lambda x: -x, "iu"),
     Rule(lambda x: -0.0 - x, lambda x: -x, "f"),
-    Rule(lambda x: -(-x), lambda x: x),
+    Rule(lambda x: negative(negative(x)), lambda x: x),
     Rule(lambda x, y: x - (-y), lambda x, y: x + y),
     Rule(lambda x, y: x + (-y), lambda x, y: x - y),
     Rule(lambda x, y: (-x) + y, lambda x, y: y - x),
@@ -95,7 +102,7 @@ RULES: tuple[Rule, ...] = (
     Rule(lambda x, y: divide(-x, -y), lambda x, y: divide(x, y), "f"),
     Rule(lambda x: absolute(-x), lambda x: absolute(x), "if"),
     # doing it twice is doing it once
-    *(Rule(lambda x, f=f: f(f(x)), lambda x, f=f: f(x), "iuf") for f in (floor, ceil, trunc, rint, sign, absolute, relu)),
+    *(Rule(lambda x, f=f: f(f(x)), lambda x, f=f: f(x), "iuf") for f in _IDEMPOTENT),
     *(Rule(lambda x, f=f: f(x, x), lambda x: x, "iuf") for f in (maximum, minimum, fmax, fmin)),
     *(Rule(lambda x, f=f: f(x, x), lambda x: x, "biu") for f in (bitwise_and, bitwise_or)),
     *(Rule(lambda x, f=f: f(x, x), lambda x: x, "b") for f in (logical_and, logical_or)),
@@ -160,10 +167,14 @@ def _patterns(fast: bool) -> dict[Op, list[_Pattern]]:
 
 def trace_pattern(rule: Rule, dtype: np.dtype | None = None, after: bool = False) -> Graph:
     """The graph of one side of a rule, for scalars of `dtype` (by default one that the rule holds for)."""
-    found = next(np.dtype(d) for k, d in (("f", "float32"), ("i", "int32"), ("c", "complex64"), ("b", "bool")) if k in rule.kinds)
+    found = next(
+        np.dtype(d) for k, d in (("f", "float32"), ("i", "int32"), ("c", "complex64"), ("b", "bool")) if k in rule.kinds
+    )
     side = rule.after if after else rule.before
     n = rule.before.__code__.co_argcount - len(rule.before.__defaults__ or ())
-    kinds = [np.dtype(bool) if k < rule.conditions else (np.dtype("float32") if rule.conditions else found) for k in range(n)]
+    kinds = [
+        np.dtype(bool) if k < rule.conditions else (np.dtype("float32") if rule.conditions else found) for k in range(n)
+    ]
     if dtype is not None:
         kinds = [np.dtype(bool) if k < rule.conditions else dtype for k in range(n)]
     return trace_function(side, *(Type((), d) for d in kinds), name="rule")
@@ -180,7 +191,9 @@ def _rewriter(fast: bool) -> Callable[[Node, list[Any]], Any]:
                 return moved
         for p in patterns.get(op, ()):
             bound: dict[Node, Node] = {}
-            if all(_matches(a, b, bound) for a, b in zip(p.root.inputs, inputs)) and all(v in bound for v in p.variables):
+            if all(_matches(a, b, bound) for a, b in zip(p.root.inputs, inputs)) and all(
+                v in bound for v in p.variables
+            ):
                 values = [bound[v] for v in p.variables]
                 if values[0].dtype.kind in p.rule.kinds:
                     return p.rule.after(*map(wrap, values))  # type: ignore[no-any-return]
@@ -222,7 +235,8 @@ def _same_literal(a: Any, b: Any) -> bool:
     return a != 0 or math.copysign(1, a) == math.copysign(1, b)
 
 
-# -- rules about attributes ----------------------------------------------------------------------------------------------
+# -- rules about attributes
+# ----------------------------------------------------------------------------------------------
 Move = Callable[[Sequence[Node], Any, Any, bool], Tensor | None]
 
 
@@ -310,7 +324,8 @@ def _divide(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Tenso
 
 
 def _mul_zero(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Tensor | None:
-    """g * p where zero wins is zero if g is, and an ordinary product if p is finite or g not zero. (The sign of its zeros means
+    """g * p where zero wins is zero if g is, and an ordinary product if p is finite or g not zero. (The sign of its
+    zeros means
     nothing.)"""
     g, p = map(_literal, inputs)
     if g is not None:
@@ -319,6 +334,13 @@ def _mul_zero(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Ten
 
 
 MOVES: dict[str, Move] = {
-    "reshape": _reshape, "transpose": _transpose, "broadcast_to": _broadcast, "slice": _slice, "concat": _concat, "cast": _cast,
-    "where": _where, "divide": _divide, "mul_zero": _mul_zero,
-}  # fmt: skip
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_to": _broadcast,
+    "slice": _slice,
+    "concat": _concat,
+    "cast": _cast,
+    "where": _where,
+    "divide": _divide,
+    "mul_zero": _mul_zero,
+}
