@@ -168,10 +168,12 @@ def set_stacker(f: Callable[[Any, Any], Tensor]) -> None:
 
 def cast(x: Tensor, dtype: Any) -> Tensor:
     """`x` in `dtype`; the same tensor if it has it already."""
-    dtype = dtypes.as_dtype(dtype)
-    if x.dtype == dtype and not x._weak:
+    if x._value.dtype is dtype and not x._weak:
         return x
-    return apply(CAST, (x,), {"dtype": dtype.name}) if x.dtype != dtype else wrap(x._value)
+    dtype = dtypes.as_dtype(dtype)
+    if x.dtype == dtype:
+        return wrap(x._value) if x._weak else x
+    return apply(CAST, (x,), {"dtype": dtype.name})
 
 
 def full(value: bool | int | float | complex, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
@@ -261,17 +263,25 @@ def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int
                      attrs: Mapping[str, Any] = NO_ATTRS) -> Tensor:
     """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own."""
     operands, dtype, all_weak = convert(op.name, args, rule, booleans)
-    try:
-        shape = broadcast_shape(op.name, [x.shape if isinstance(x, Tensor) else () for x in operands])
-    except ValueError as error:
-        raise ValueError(f"{error} (operands: {_described(args)})") from None
     wanted = [dtypes.bool_] * booleans + [dtype] * (len(operands) - booleans)
     if not state.active:
         arrays = [x._value if isinstance(x, Tensor) else quietly(np.asarray, x, d) for x, d in zip(operands, wanted)]
-        return _wrapped(quietly(op.eager, *arrays, **attrs))
+        try:
+            return _wrapped(quietly(op.eager, *arrays, **attrs))
+        except ValueError:
+            _common_shape(op, operands, args)  # a better message, if the shapes are at fault
+            raise
+    shape = _common_shape(op, operands, args)
     tensors = [broadcast_to(x, shape) if isinstance(x, Tensor) else full(x, shape, d) for x, d in zip(operands, wanted)]
     out = apply(op, tensors, attrs)
     return as_number(out) if all_weak else out
+
+
+def _common_shape(op: Op, operands: Sequence[Any], args: Sequence[Any]) -> tuple[int, ...]:
+    try:
+        return broadcast_shape(op.name, [x.shape if isinstance(x, Tensor) else () for x in operands])
+    except ValueError as error:
+        raise ValueError(f"{error} (operands: {_described(args)})") from None
 
 
 def _wrapped(result: Any) -> Tensor:
