@@ -154,7 +154,7 @@ class Function:
             raise ValueError(f"device {device!r} is not available; use 'cpu'")
         static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self.python_function = python_function
-        self.name = name or getattr(python_function, "__name__", type(python_function).__name__)
+        self.name = str(name or getattr(python_function, "__name__", type(python_function).__name__))
         self.options = Options(fastmath=fastmath, checks=checks)
         self.settings: dict[str, Any] = {
             "static_argnames": static,
@@ -252,14 +252,14 @@ class Function:
 
     # -- finding and making specialisations
     # ---------------------------------------------------------------------------------
-    def _specialization(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]]:
+    def _specialization(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]]:
         found = self._lookup(call, before)
         if found is None:
             with self._traces.lock:
                 found = self._lookup(call, before) or self._make(call, before)
         return found
 
-    def _lookup(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]] | None:
+    def _lookup(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]] | None:
         instance = before[0] if before else None
         for s in self._traces.by_key.get(call.key, ()):
             handles = s.matches(call.leaves, instance)
@@ -267,7 +267,7 @@ class Function:
                 return s, handles
         return None
 
-    def _make(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, list[Any]]:
+    def _make(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]]:
         traces = self._traces
         reason = self._reason(call, before)
         s = self._record(call, before)
@@ -391,7 +391,7 @@ class Function:
             for other, x in arrays.items():
                 if x is not arrays[k] and np.may_share_memory(x, arrays[k]):
                     raise shares_memory(names[k], names[other])
-            np.copyto(arrays[k], stand_ins[k]._value)
+            np.copyto(arrays[k], stand_ins[k]._value)  # type: ignore[arg-type]
         return result
 
     # -- looking inside

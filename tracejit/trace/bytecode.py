@@ -429,8 +429,7 @@ class Analyst:
                 f, first = item.function, ((item.instance,),) if item.instance is not None else ()
             elif isinstance(x, types.FunctionType):
                 f = x
-            elif isinstance(x, types.MethodType):
-                # type: ignore[union-attr]
+            elif isinstance(item, Ref) and isinstance(x, types.MethodType):
                 f, first = x.__func__, (self.note(Ref(f"{item.code}.__self__", x.__self__, item.label)),)
             elif x is super:
                 results.append(self._super(args, scope, code))
@@ -438,10 +437,10 @@ class Analyst:
             elif x is getattr and len(args) >= 2 and args[1] and isinstance(args[1][0], Const):
                 results += [self.attribute(a, args[1][0].value) for a in args[0]]
                 continue
-            elif x is not None and hasattr(x, "python_function"):
+            elif isinstance(item, Ref) and x is not None and hasattr(x, "python_function"):
                 f = x.python_function
                 if (owner := getattr(x, "__self__", None)) is not None:
-                    first = (self.note(Ref(f"{item.code}.__self__", owner, item.label)),)  # type: ignore[union-attr]
+                    first = (self.note(Ref(f"{item.code}.__self__", owner, item.label)),)
             elif x is not None and not isinstance(x, type):
                 on_class = _call_of(type(x))
                 f, first = getattr(on_class, "python_function", on_class), ((item,),)
@@ -762,6 +761,5 @@ def analyse(
         ref = Ref(analyst.root(f, "f"), f, getattr(f, "__name__", type(f).__name__))
         analyst.note(ref)
         if not isinstance(f, (functools.partial, types.MethodType)):
-            # type: ignore[attr-defined]
-            analyst.call((ref,), (), (), _Scope(None, "", {}), analyst.call.__func__.__code__)
+            analyst.call((ref,), (), (), _Scope(None, "", {}), analyse.__code__)
     return analyst

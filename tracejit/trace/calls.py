@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -81,10 +81,9 @@ class _Parts:
         self.forward = CompiledGraph(first, build)
         self._build = build
         self._own = len(whole.graph.outputs)  # further outputs are residuals
-        # type: ignore[arg-type]
-        self._seedable = [k for k, n in enumerate(whole.graph.outputs) if differentiable(n.type)]
+        self._seedable = [k for k, n in enumerate(whole.graph.outputs) if differentiable(n)]
         self._backward: dict[tuple[int, ...], CompiledGraph] = {}
-        types = tuple(n.type for n in first.outputs)
+        types: Any = tuple(n.type for n in first.outputs)
         self.op = Op(
             "call",
             "control",

@@ -65,7 +65,7 @@ def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
             lines += [
                 f"if a{k}.__class__ is not Tensor: return MISS",
                 f"{value} = a{k}._value",
-                check(value, f"a{k}", x._value),
+                check(value, f"a{k}", x._value),  # type: ignore[arg-type]
             ]
         elif x.__class__ is np.ndarray and x.flags.aligned and x.dtype.isnative:
             lines += [f"{value} = a{k}", check(value, f"a{k}", x), f"if not {value}.flags.aligned: return MISS"]

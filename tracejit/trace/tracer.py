@@ -239,8 +239,8 @@ class Trace:
         node = self.node_of(tensor)
         if node.type.size > OBSERVE_LIMIT:  # type: ignore[union-attr]
             return None
-        # type: ignore[union-attr]
-        outside = {c.node: c for c in self.captured.values() if c.node.type.size <= OBSERVE_LIMIT}
+        small = [c for c in self.captured.values() if c.node.type.size <= OBSERVE_LIMIT]  # type: ignore[union-attr]
+        outside = {c.node: c for c in small}
         contents = {n: c.handle._value if isinstance(c.handle, Tensor) else c.handle for n, c in outside.items()}
         known: dict[Node, np.ndarray | None] = {n: v for n, v in self._known.items() if v is not None}
         found = self._compute(node, known | {n: v for n, v in contents.items() if isinstance(v, np.ndarray)})
@@ -374,7 +374,7 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Any]], Any]) -> Graph:
     """`graph` replayed into a new one; where `rule(node, args)` gives a tensor, it replaces the node's result."""
     trace = Trace(graph.name)
     with recording(trace):
-        # type: ignore[arg-type]
-        new = trace.finish(evaluate(graph, [trace.input(n.type, n.name) for n in graph.inputs], rule))
+        inputs = [trace.input(n.type, n.name) for n in graph.inputs]  # type: ignore[arg-type]
+        new = trace.finish(evaluate(graph, inputs, rule))
     new.notes.update(graph.notes)
     return new

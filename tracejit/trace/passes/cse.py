@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.ir import Graph, Node
+from tracejit.ir import Graph, Node, has_effects
 from tracejit.tensor import Tensor, apply
 from tracejit.trace.tracer import rewrite
 
@@ -22,7 +22,7 @@ def cse(graph: Graph) -> Graph:
     seen: dict[Hashable, Any] = {}
 
     def rule(node: Node, args: list[Tensor]) -> Any:
-        if node.op.stateful:
+        if has_effects(node):
             return None
         # a tuple (the result of a control op) is kept by `seen`, so its id stays its own
         key = node.op, tuple([id(a._value) if isinstance(a, Tensor) else id(a) for a in args]), _key(node.attrs)

@@ -14,7 +14,7 @@ import numpy as np
 from tracejit.ir import CONSTANT, Graph, Node
 from tracejit.ops import core
 from tracejit.quiet import quietly
-from tracejit.tensor import Tensor, constant_value, state
+from tracejit.tensor import Tensor, constant_value
 from tracejit.trace.tracer import rewrite
 
 LIMIT = 1024  # elements
@@ -49,8 +49,7 @@ def _rule(node: Node, args: list[Any]) -> Tensor | None:
     except IndexError:
         return None  # an index out of range: the error belongs to the run
     uniform = _uniform(value, node.shape)
-    # type: ignore[union-attr]
-    return uniform if uniform is not None else state.trace.constant(np.array(value, order="C"))
+    return uniform if uniform is not None else core.constant_tensor(np.array(value, order="C"))
 
 
 def _literal(t: Tensor) -> np.ndarray | None:
