@@ -93,7 +93,7 @@ def main() -> None:
 
     plt.figure(figsize=(7, 4.2))
     for run, style in ((eager, {"lw": 5, "alpha": 0.35}), (compiled, {"lw": 1.2})):
-        plt.plot(run.losses, label=f"{run.name}, {run.step_us:.1f} µs a step", **style)
+        plt.plot(range(1, STEPS + 1), run.losses, label=f"{run.name}, {run.step_us:.1f} µs a step", **style)
     plt.axhline(best, ls=":", color="gray", label="exact least squares")
     plt.xscale("log")
     plt.xlabel("step")
