@@ -188,6 +188,11 @@ def test_powers() -> None:
         tj.asarray([2]) ** -1
     with pytest.raises(ValueError, match="negative"):
         tj.asarray([2]) ** tj.asarray([-1])
+    f = tj.function(lambda x, n: x ** n)
+    assert f(tj.asarray([2, 3]), 2).tolist() == [4, 9] and f(tj.asarray([2, 3]), 3).tolist() == [8, 27]
+    assert f(tj.asarray([2.0]), -1).tolist() == [0.5]
+    with pytest.raises(ValueError, match="negative"):
+        f(tj.asarray([2]), -1)
 
 
 def test_bool_arithmetic() -> None:

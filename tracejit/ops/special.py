@@ -132,6 +132,8 @@ def pow(x1: Any, x2: Any, /, modulo: None = None) -> Tensor:
     """
     if modulo is not None:
         raise TypeError("pow: a modulus is not supported; use pow(x, y) % modulo")
+    if isinstance(x2, Tensor) and x2._weak and x2.dtype.kind == "i" and as_tensor(x1).dtype.kind in "iu":
+        x2 = x2.item()  # whether that is an error depends on its value
     if type(x2) in (int, float):
         x = as_tensor(x1)
         whole = x.dtype.kind in "iu"
