@@ -16,7 +16,7 @@ from typing import Literal
 
 from tracejit.errors import InternalError
 from tracejit.lower.kernel import Launch, View
-from tracejit.lower.plan import Buffer, Call, Plan, Step, reads_of, writes_of
+from tracejit.lower.plan import Buffer, Call, Plan, Step, launch_of, operands_of, reads_of, writes_of
 
 ALIGNMENT = 64
 
@@ -136,14 +136,22 @@ def _in_place(plan: Plan, lives: dict[int, _Life]) -> list[_Group]:
 def _predecessor(plan: Plan, lives: dict[int, _Life], group_of: dict[int, _Group], b: int) -> int | None:
     """A temp that dies where `b` is born and whose memory `b` can be written over."""
     step = plan.steps[lives[b].first]
-    if not isinstance(step, Launch):
+    launch = launch_of(step)
+    if launch is None or b not in writes_of(launch):
         return None
-    for d in dict.fromkeys(reads_of(step)):
+    for d in dict.fromkeys(reads_of(launch)):
         if (plan.buffers[d].role == "temp" and d in lives and lives[d].last == lives[b].first
                 and group_of[d].members[-1] == d and plan.buffers[d].nbytes == plan.buffers[b].nbytes
-                and same_walk(step, d, b)):
+                and _over(step, d, b)):
             return d
     return None
+
+
+def _over(step: Step, old: int, new: int) -> bool:
+    """Whether `step` may write `new` over `old`, which nobody needs afterwards."""
+    launch = launch_of(step)
+    return (launch is not None and new in writes_of(launch) and old in reads_of(launch)
+            and old not in operands_of(step) and same_walk(launch, old, new))
 
 
 def same_walk(launch: Launch, old: int, new: int) -> bool:
@@ -248,7 +256,7 @@ def _unread_from(plan: Plan, last_read: int, start: int, old: int, new: int) -> 
     if last_read < start:
         return True
     step = plan.steps[start] if start < len(plan.steps) else None
-    return (last_read == start and isinstance(step, Launch) and new in writes_of(step) and same_walk(step, old, new))
+    return last_read == start and step is not None and _over(step, old, new)
 
 
 # ---- checking
@@ -268,8 +276,8 @@ def verify(plan: Plan, storage: Storage) -> None:
             if b in alive:
                 continue
             for other in alive:
-                in_place = (alive[other] == s and isinstance(step, Launch) and storage.places[other] == place
-                            and plan.buffers[b].nbytes == plan.buffers[other].nbytes and same_walk(step, other, b))
+                in_place = (alive[other] == s and storage.places[other] == place
+                            and plan.buffers[b].nbytes == plan.buffers[other].nbytes and _over(step, other, b))
                 if _overlap(plan, storage, b, other) and not in_place:
                     raise InternalError(f"step {s} writes buffer {b} over buffer {other}, which is still in use")
             alive[b] = last_use[b]

@@ -34,6 +34,7 @@ from tracejit.lower.access import (
     sources,
     squeezed,
 )
+from tracejit.lower.epilogue import attach
 from tracejit.lower.plan import Buffer, Call, Gemm, Plan, Step, View
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
@@ -117,7 +118,7 @@ def fuse(graph: Graph, options: Options) -> Plan:
     """Lower a graph to steps over buffers."""
     placement = place(graph)
     units, where = cluster(graph, placement)
-    return _Lowering(graph, placement, units, where, options).plan()
+    return attach(_Lowering(graph, placement, units, where, options).plan())
 
 
 # -- 1. which nodes own a buffer -------------------------------------------------------------------------

@@ -44,10 +44,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """c[batch, m, n] = a[batch, m, k] @ b[batch, k, n] through BLAS; float32/64 and complex only.
+    """c[batch, m, n] = a[batch, m, k] @ b[batch, k, n]; float32/64 and complex only.
 
     View strides cover (*batch, rows, columns), in elements of `dtype`; for a and b one of the last two is 1 (or that extent is
-    1), a batch stride may be 0. c is contiguous.
+    1), a batch stride may be 0. c is contiguous. then: a kernel that works on rows of c, run on each panel of
+    them at once.
     """
 
     dtype: np.dtype
@@ -59,6 +60,7 @@ class Gemm:
     b: View
     c: View
     where: str = ""
+    then: Launch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,33 @@ class Plan:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        return tuple(s for s in self.steps if isinstance(s, Launch))
+        return tuple(launch for s in self.steps if (launch := launch_of(s)) is not None)
+
+
+def launch_of(step: Step) -> Launch | None:
+    """The kernel that a step runs, alone or after a product."""
+    return step if isinstance(step, Launch) else step.then if isinstance(step, Gemm) else None
 
 
 def reads_of(step: Step) -> tuple[int, ...]:
-    """Buffers a step reads. A scatter also reads what it writes, which does not count here."""
+    """Buffers a step reads. What it also writes (a scatter, a product that its kernel reads) does not count here."""
     if isinstance(step, Launch):
         return tuple(v.buffer for v in step.reads)
-    return (step.a.buffer, step.b.buffer) if isinstance(step, Gemm) else step.inputs
+    if isinstance(step, Gemm):
+        more = step.then.reads if step.then is not None else ()
+        return (*operands_of(step), *(v.buffer for v in more if v.buffer != step.c.buffer))
+    return step.inputs
+
+
+def operands_of(step: Step) -> tuple[int, ...]:
+    """Buffers that a product may read until its last panel is done."""
+    return (step.a.buffer, step.b.buffer) if isinstance(step, Gemm) else ()
 
 
 def writes_of(step: Step) -> tuple[int, ...]:
     """Buffers a step writes."""
     if isinstance(step, Launch):
         return tuple(v.buffer for v in step.writes)
-    return (step.c.buffer,) if isinstance(step, Gemm) else step.outputs
+    if isinstance(step, Gemm):
+        return (step.c.buffer, *(v.buffer for v in (step.then.writes if step.then is not None else ())))
+    return step.outputs

@@ -75,6 +75,20 @@ class Step(IntEnum):
 RELOCATION_WORDS = 3
 
 
+class Chain(IntEnum):
+    """Words of a product's slots that is followed by a kernel on each panel. Slots are named by their distance in bytes."""
+
+    PRODUCT = 0
+    PRODUCT_SLOTS = 1
+    LAUNCH = 2
+    LAUNCH_SLOTS = 3
+    ROWS = 4  # of a matrix
+    PANEL = 5  # rows of an item
+    PANELS = 6  # items of a matrix
+    EACH = 7  # items of the kernel for one row
+    WORDS = 8
+
+
 class Blas(IntEnum):
     """Words of a BLAS call's slots: the function, its arguments (all addresses), then the batch: number of dims, and
     for each its extent and the byte strides of the operands."""
@@ -121,6 +135,7 @@ DATA_OFFSET = _find_data_offset()
 def _emit(module: ir.Module) -> None:
     run = _emit_run(module)
     _emit_call(module, run)
+    _emit_chain(module)
     _emit_blas(module, "gemm", *GEMM_OPERANDS)
     _emit_blas(module, "gemv", *GEMV_OPERANDS)
 
@@ -175,6 +190,21 @@ def _emit_run(module: ir.Module) -> Code:
     return f
 
 
+def _emit_chain(module: ir.Module) -> None:
+    """A product's panels, and right after each the kernel on its rows."""
+    f = Code(module, "chain", 3, local=False)
+    slots, begin, end = f.args
+    product, launch, rows, panel, panels, each = (
+        f.load(slots, w) for w in (Chain.PRODUCT, Chain.LAUNCH, Chain.ROWS, Chain.PANEL, Chain.PANELS, Chain.EACH))
+    product_slots, launch_slots = slots + f.load(slots, Chain.PRODUCT_SLOTS), slots + f.load(slots, Chain.LAUNCH_SLOTS)
+    with f.count(begin, end) as item:
+        f.call_address(product, product_slots, item, item + 1)
+        first = item % panels * panel
+        start = item // panels * rows
+        f.call_address(launch, launch_slots, (start + first) * each, (start + f.smaller(first + panel, rows)) * each)
+    f.ret()
+
+
 def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ...]) -> None:
     f = Code(module, name, 3, local=False)
     slots, begin, end = f.args
@@ -196,8 +226,8 @@ def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ..
     f.ret()
 
 
-_functions = native_module(f"executor {DATA_OFFSET}", _emit, ("call", "gemm", "gemv"))
-GEMM, GEMV = _functions["gemm"], _functions["gemv"]
+_functions = native_module(f"executor {DATA_OFFSET}", _emit, ("call", "chain", "gemm", "gemv"))
+CHAIN, GEMM, GEMV = (_functions[name] for name in ("chain", "gemm", "gemv"))
 
 
 class _MethodDef(ctypes.Structure):

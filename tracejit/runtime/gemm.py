@@ -25,16 +25,24 @@ DEPTH = 320  # of one walk down k, at most: a strip of b that deep stays in the 
 PANEL = 48  # rows of an item, at most: so many rows of a stay in the second cache
 ENOUGH = 16  # items that keep the cores of most machines busy
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
-_RATE = 0.0013  # nanoseconds for a multiply-add, by bytes of the element and 64-byte vector, roughly
+_RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
 _COPY = 0.1  # nanoseconds to copy one element of b
 
 
-def product_calls(step: Gemm) -> list[NativeCall]:
-    """What runs one matrix product, or a batch of them, in order."""
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Native calls in order. panel: rows in an item of the last one, if its items are panels of whole rows; else 0."""
+
+    calls: list[NativeCall]
+    panel: int = 0
+
+
+def product(step: Gemm, after: float) -> Product:
+    """What runs one matrix product, or a batch of them. after: nanoseconds of work that will be done on the panels."""
     if not step.m or not step.n or 0 in step.batch:
-        return []
-    return [blas_call(step)] if step.dtype.kind == "c" else _own_calls(step, gemm_code.tiles(step.dtype))
+        return Product([])
+    return Product([blas_call(step)]) if step.dtype.kind == "c" else _own(step, gemm_code.tiles(step.dtype), after)
 
 
 def _up(n: int, multiple: int) -> int:
@@ -53,11 +61,11 @@ class Cut:
     work: float
 
 
-def cut(step: Gemm, t: Tiles) -> Cut:
+def cut(step: Gemm, t: Tiles, after: float = 0.0) -> Cut:
     """Cut a product up."""
     m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
     row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
-    work = matrices * (m * row + _CALL)
+    work = matrices * (m * row + _CALL) + after
     panel = part = 0
     if work > PARALLEL:
         panel = min(_up(max(1, int(CHUNK / row)), t.rows), _up(-(-m * matrices // ENOUGH), t.rows))
@@ -73,9 +81,9 @@ def cut(step: Gemm, t: Tiles) -> Cut:
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
-def _own_calls(step: Gemm, t: Tiles) -> list[NativeCall]:
+def _own(step: Gemm, t: Tiles, after: float) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
-    c = cut(step, t)
+    c = cut(step, t, after)
     words = [0] * (Word.DIMS + 4 * len(step.batch))
     words[Word.M], words[Word.N], words[Word.K] = m, n, k
     words[Word.A_ROW], words[Word.A_COLUMN] = (s * size for s in step.a.strides[-2:])
@@ -101,7 +109,7 @@ def _own_calls(step: Gemm, t: Tiles) -> list[NativeCall]:
     for d, extent in enumerate(step.batch):
         at = Word.DIMS + 4 * d
         words[at: at + 4] = [extent, step.a.strides[d] * size, b_batch[d], step.c.strides[d] * size]
-    return calls
+    return Product(calls, c.panel if c.part >= n else 0)
 
 
 def _packed_strides(step: Gemm) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ Read next: `program.py` (who asks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from tracejit.lower.kernel import Access, Kernel, Launch, View, items
@@ -105,6 +105,15 @@ def grid(launch: Launch) -> Grid:
         for a in k.accumulators:
             scratch += _up(splits * points * (16 if a.op.startswith("arg") else 8), 16)
     return Grid(block, splits, split, count, min(chunk, max(1, count)), scratch, touched > last_level_cache(), work)
+
+
+def along_rows(launch: Launch, g: Grid, elements: int) -> Grid:
+    """The same launch with items of so many elements along its last dim, to be run rows at a time."""
+    k = launch.kernel
+    count = items(k, launch.extents, elements, 1)
+    split = max(1, launch.extents[k.outer]) if k.inner else 1
+    block = g.block if k.inner else elements
+    return replace(g, block=block, splits=1, split=split, items=count, chunk=count, scratch=0, stream=False)
 
 
 def _up(n: int, multiple: int) -> int:

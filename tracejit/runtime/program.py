@@ -13,7 +13,7 @@ Read next: `lower/buffers.py` (places), `grid.py` (cuts), `executor.py` (native 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import prod
 from time import perf_counter
@@ -24,12 +24,12 @@ import numpy as np
 from tracejit import config
 from tracejit.errors import InternalError
 from tracejit.lower import buffers
+from tracejit.lower.epilogue import elements_per_item, items_per_row
 from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import Call, Gemm, Plan
-from tracejit.runtime import pool, threads
+from tracejit.runtime import executor, gemm, pool, threads
 from tracejit.runtime.executor import RELOCATION_WORDS, Frame, Header, Step, bind
-from tracejit.runtime.gemm import product_calls
-from tracejit.runtime.grid import Grid, grid
+from tracejit.runtime.grid import Grid, along_rows, grid
 
 _KEPT_ARENA = 1 << 18  # bytes of arena that a frame keeps between calls; larger ones come from the pool at each call
 _QUICK = 5_000.0  # nanoseconds of work during which other Python threads may wait
@@ -85,6 +85,15 @@ class _Run:
     items: int
     chunk: int
     work: float
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A frame being laid out: words, those that are to hold the address of the scratch, and its size."""
+
+    words: list[int]
+    scratch_words: list[int] = field(default_factory=list)
+    scratch: int = 0
 
 
 class Program:
@@ -189,42 +198,55 @@ class Program:
 
     def _build(self, kernels: Sequence[int]) -> _Layout:
         """Lay out the frame: header, objects, then the slots of each native step."""
-        words: list[int] = [0] * (Frame.OBJECTS + self._object_count)
-        scratch = 0
+        draft = _Draft([0] * (Frame.OBJECTS + self._object_count))
         address = iter(kernels)
-        launches: list[tuple[Launch, Grid, int]] = []
-        scratch_words: list[int] = []  # words that are to hold the address of the scratch
         for s, step in enumerate(self.plan.steps):
             if isinstance(step, Launch):
                 function, g = next(address), grid(step)
-                if not g.items or (buffers.is_copy(step) and self._stays(step)):
-                    continue
-                self.grids[s] = g
-                self._native[s] = [_Run(function, len(words), 0, g.items, g.chunk, g.work)]
-                if g.splits > 1:
-                    self._native[s].append(_Run(function, len(words), ~0, step.points, step.points, 0.0))
-                launches.append((step, g, len(words)))
-                words += [0] * step.kernel.slots.count
-                scratch = max(scratch, g.scratch)
+                if g.items and not (buffers.is_copy(step) and self._stays(step)):
+                    self._native[s] = self._add_launch(draft, s, step, function, g)
             elif isinstance(step, Gemm):
-                self._native[s] = []
-                for call in product_calls(step):
-                    at = len(words)
-                    self._native[s].append(_Run(call.function, at, 0, call.items, call.chunk, call.work))
-                    for word, view in call.views.items():
-                        call.words[word] = self._relocate(at + word, view, step.dtype.itemsize)
-                    scratch_words += [at + word for word in call.scratch_slots]
-                    words += call.words
-                    scratch = max(scratch, call.scratch)
-                    self._constants.append(call.constants)
+                self._native[s] = self._add_product(draft, s, step, next(address) if step.then else 0)
         scratch_at = self.storage.arena_bytes
-        for launch, g, at in launches:
-            self._fill_slots(words, at, launch, g)
-            if g.scratch:
-                scratch_words.append(at + launch.kernel.slots.scratch)
-        self._relocations += [(word, self._arena_word, scratch_at) for word in scratch_words]
+        self._relocations += [(word, self._arena_word, scratch_at) for word in draft.scratch_words]
         self._relocation_table = np.array(self._relocations, np.int64).reshape(-1, RELOCATION_WORDS)
-        return _Layout(np.array(words, np.int64), self._error_slots, self._arena_word, scratch_at + scratch)
+        return _Layout(np.array(draft.words, np.int64), self._error_slots, self._arena_word, scratch_at + draft.scratch)
+
+    def _add_launch(self, draft: _Draft, s: int, launch: Launch, function: int, g: Grid) -> list[_Run]:
+        self.grids[s] = g
+        at = len(draft.words)
+        draft.words += [0] * launch.kernel.slots.count
+        self._fill_slots(draft.words, at, launch, g)
+        if g.scratch:
+            draft.scratch_words.append(at + launch.kernel.slots.scratch)
+            draft.scratch = max(draft.scratch, g.scratch)
+        runs = [_Run(function, at, 0, g.items, g.chunk, g.work)]
+        return [*runs, _Run(function, at, ~0, launch.points, launch.points, 0.0)] if g.splits > 1 else runs
+
+    def _add_product(self, draft: _Draft, s: int, step: Gemm, function: int) -> list[_Run]:
+        """A product; then its kernel, on each panel of rows where the product goes by whole rows."""
+        after = grid(step.then) if step.then is not None else None
+        product = gemm.product(step, after.work if after is not None else 0.0)
+        runs = []
+        for call in product.calls:
+            at = len(draft.words)
+            for word, view in call.views.items():
+                call.words[word] = self._relocate(at + word, view, step.dtype.itemsize)
+            draft.scratch_words += [at + word for word in call.scratch_slots]
+            draft.scratch = max(draft.scratch, call.scratch)
+            draft.words += call.words
+            self._constants.append(call.constants)
+            runs.append(_Run(call.function, at, 0, call.items, call.chunk, call.work))
+        if step.then is None or after is None or not after.items:
+            return runs
+        if not product.panel:
+            return runs + self._add_launch(draft, s, step.then, function, after)
+        after = along_rows(step.then, after, elements_per_item(step, step.then))
+        (launch,) = self._add_launch(draft, s, step.then, function, after)
+        first, at = runs.pop(), len(draft.words)
+        draft.words += [first.function, 8 * (first.at - at), launch.function, 8 * (launch.at - at), step.m,
+                        product.panel, -(-step.m // product.panel), items_per_row(step, step.then)]
+        return [*runs, _Run(executor.CHAIN, at, 0, first.items, first.chunk, first.work)]
 
     def _fill_slots(self, words: list[int], at: int, launch: Launch, g: Grid) -> None:
         k = launch.kernel

@@ -1,0 +1,280 @@
+"""Matrix products: values of every shape class, cuts, threads, and kernels that run on their panels."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from plan_samples import buffer, plan, program, strides
+
+import tracejit as tj
+from tracejit import config
+from tracejit.lower import buffers
+from tracejit.lower.kernel import View
+from tracejit.lower.plan import Gemm, Plan
+from tracejit.runtime import gemm
+from tracejit.runtime.gemm_code import tiles
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = config.num_threads()
+    yield
+    config.set_num_threads(before)
+
+
+def random(*shape: int, dtype: object = "float32", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)  # type: ignore[call-overload]
+
+
+def product(batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, shapes: list[tuple[int, ...]],
+            dtype: object = "float32") -> Callable[[list[np.ndarray]], np.ndarray]:
+    dtype = np.dtype(dtype)  # type: ignore[call-overload]
+    found = [*(buffer("input", *s, dtype=dtype) for s in shapes), buffer("output", *batch, m, n, dtype=dtype)]
+    step = Gemm(dtype, batch, m, n, k, a, b, View(2, 0, strides((*batch, m, n))))  # type: ignore[arg-type]
+    run = program(plan(found, [step]))
+
+    def call(arrays: list[np.ndarray]) -> np.ndarray:
+        target = np.full((*batch, m, n), np.nan, dtype)  # what was there must not matter
+        return run(arrays, into={0: target})[0]
+
+    return call
+
+
+def compare(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    """Within the bound of a sum in any order."""
+    wide = [x.astype("float64") for x in (a, b)]
+    bound = (a.shape[-1] + 1) * np.finfo(got.dtype).eps * (np.abs(wide[0]) @ np.abs(wide[1]))
+    assert got.dtype == a.dtype
+    np.testing.assert_array_less(np.abs(got - wide[0] @ wide[1]), bound + 1e-30)
+
+
+SIZES = [(1, 1, 1), (2, 3, 4), (5, 7, 3), (12, 32, 16), (13, 33, 17), (11, 31, 15), (23, 48, 64), (64, 65, 66), (4, 4, 4),
+         (100, 70, 700), (3, 50, 0), (0, 4, 5), (4, 0, 5), (1, 70, 40), (70, 1, 40), (300, 3, 3), (7, 500, 321), (300, 200, 100),
+         (1000, 10, 128), (10, 1000, 640), (128, 1024, 300)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
+@pytest.mark.parametrize("m,n,k", SIZES)
+def test_values(m: int, n: int, k: int, orders: str, dtype: str) -> None:
+    a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+    a, b = np.array(a, order=orders[0]), np.array(b, order=orders[1])  # type: ignore[call-overload]
+    layout = {"C": lambda r, c: (c, 1), "F": lambda r, c: (1, r)}
+    views = View(0, 0, layout[orders[0]](m, k)), View(1, 0, layout[orders[1]](k, n))
+    run = product((), m, n, k, *views, [(m, k), (k, n)], dtype)
+    got = run([a, b])
+    compare(got, a, b)
+    config.set_num_threads(1)
+    np.testing.assert_array_equal(run([a, b]), got)
+
+
+def test_large_operands_are_packed() -> None:
+    """b beyond `LARGE`, in both orders."""
+    a, b = random(200, 700), random(700, 500, seed=1)
+    assert b.nbytes > gemm.LARGE
+    for order, walk in (("C", (500, 1)), ("F", (1, 700))):
+        run = product((), 200, 500, 700, View(0, 0, (700, 1)), View(1, 0, walk), [(200, 700), (700, 500)])
+        compare(run([a, np.array(b, order=order)]), a, b)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("batch", [(3,), (2, 3), (700,), (0,), (2, 0), (40, 30)])
+@pytest.mark.parametrize("m,n,k", [(8, 9, 10), (1, 9, 10), (8, 1, 10), (2, 2, 0), (33, 17, 40)])
+@pytest.mark.parametrize("order", ["N", "T"])
+@pytest.mark.parametrize("repeated", ["", "a", "b"])
+def test_batches(batch: tuple[int, ...], m: int, n: int, k: int, order: str, repeated: str) -> None:
+    last = {name: 1 if name == repeated else batch[-1] for name in "ab"}
+    a = random(*batch[:-1], last["a"], m, k)
+    stored = random(*batch[:-1], last["b"], *((k, n) if order == "N" else (n, k)), seed=1)
+    b = stored if order == "N" else np.swapaxes(stored, -1, -2)
+
+    def view(number: int, shape: tuple[int, ...], turned: bool) -> View:
+        walk = list(strides(shape))
+        if shape[len(batch) - 1] == 1:
+            walk[len(batch) - 1] = 0
+        if turned:
+            walk[-2:] = walk[:-3:-1]
+        return View(number, 0, tuple(walk))
+
+    run = product(batch, m, n, k, view(0, a.shape, False), view(1, stored.shape, order == "T"), [a.shape, stored.shape])
+    compare(run([a, stored]), a, b)
+
+
+def test_views() -> None:
+    """Parts of matrices, windows that overlap, rows backwards."""
+    x, y = random(60, 70), random(70, 80, seed=1)
+    run = product((), 40, 50, 60, View(0, 71, (70, 1)), View(1, 82, (80, 1)), [x.shape, y.shape])
+    compare(run([x, y]), x[1:41, 1:61], y[1:61, 2:52])
+    line = random(100)
+    windows = np.lib.stride_tricks.sliding_window_view(line, 20)
+    run = product((), 81, 80, 20, View(0, 0, (1, 1)), View(1, 0, (80, 1)), [line.shape, y.shape])
+    compare(run([line, y]), windows, y[:20])
+    run = product((), 60, 80, 70, View(0, 59 * 70, (-70, 1)), View(1, 0, (80, 1)), [x.shape, y.shape])
+    compare(run([x, y]), x[::-1], y)
+
+
+def test_cuts_go_by_size_alone() -> None:
+    t = tiles(np.dtype("float32"))
+    for m, n, k, batch in [(4096, 1024, 1024, ()), (128, 256, 784, ()), (13, 4000, 2000, ()), (32, 32, 32, (1000,))]:
+        step = Gemm(np.dtype("float32"), batch, m, n, k, *[View(0, 0, (0,) * (len(batch) + 2))] * 3)
+        found = []
+        for threads in (1, 2, 7):
+            config.set_num_threads(threads)
+            found.append(gemm.cut(step, t))
+        c = found[0]
+        assert found == [c] * 3 and 1 < math.ceil(c.items / c.chunk) <= 10_000
+        assert c.panel % t.rows == 0 or c.panel == m
+        assert c.part % t.columns == 0 or c.part == n
+
+
+def test_callers_at_once_get_the_same_bits() -> None:
+    a, b = random(300, 400), random(400, 500, seed=1)
+    run = product((), 300, 500, 400, View(0, 0, (400, 1)), View(1, 0, (500, 1)), [a.shape, b.shape])
+    want = run([a, b])
+    wrong: list[int] = []
+
+    def work() -> None:
+        wrong.extend(k for k in range(10) if not np.array_equal(run([a, b]), want))
+
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for c in callers:
+        c.start()
+    for c in callers:
+        c.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_children() -> None:
+    a, b = random(200, 300), random(300, 400, seed=1)
+    run = product((), 200, 400, 300, View(0, 0, (300, 1)), View(1, 0, (400, 1)), [a.shape, b.shape])
+    want = run([a, b])
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(run([a, b]), want) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# ---- kernels on panels
+
+
+def compiled(f: Callable[..., object], *arrays: np.ndarray) -> tuple[list[np.ndarray], Plan]:
+    function = tj.function(f)
+    results = function(*arrays)
+    results = results if isinstance(results, tuple) else (results,)
+    return [np.asarray(r) for r in results], function.specializations()[0].built.plan
+
+
+def chained(p: Plan) -> int:
+    return sum(isinstance(s, Gemm) and s.then is not None for s in p.steps)
+
+
+def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-4) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(want).max())))
+
+
+@pytest.mark.parametrize("m,n,k", [(1000, 300, 64), (7, 5, 3), (128, 256, 784), (20, 3000, 700), (49, 33, 10)])
+def test_bias_and_activation(m: int, n: int, k: int) -> None:
+    x, w, bias = random(m, k), random(k, n, seed=1), random(n, seed=2)
+    (got,), p = compiled(lambda x, w, b: tj.maximum(x @ w + b, 0), x, w, bias)
+    close(got, np.maximum(x.astype("float64") @ w + bias, 0))
+    assert len(p.steps) == 1 and chained(p) == 1
+    assert buffers.assign(p).arena_bytes == 0  # the product lies where the result will be
+
+
+def test_only_activation() -> None:
+    x, w = random(500, 200), random(200, 300, seed=1)
+    (got,), p = compiled(lambda x, w: tj.exp(x @ w), x, w)
+    close(got, np.exp(x.astype("float64") @ w))
+    assert len(p.steps) == 1 and p.launches[0].kernel.rank == 1
+
+
+def test_residual_of_an_operand() -> None:
+    """The operand must not be written over before the last panel is done."""
+    x, w = random(400, 400), random(400, 400, seed=1)
+    (got,), p = compiled(lambda x, w: (x * 2) @ w + x * 2, x, w)
+    wide = 2 * x.astype("float64")
+    close(got, wide @ w + wide)
+    assert chained(p) == 1
+
+
+def test_rows() -> None:
+    x, w = random(600, 100), random(100, 200, seed=1)
+    (soft, total), p = compiled(lambda x, w: (tj.softmax(x @ w, axis=1), tj.sum(x @ w, axis=1)), x, w)
+    z = x.astype("float64") @ w
+    e = np.exp(z - z.max(1, keepdims=True))
+    close(soft, e / e.sum(1, keepdims=True))
+    close(total, z.sum(1))
+    assert chained(p) == 1
+
+
+def test_batches_with_scaling() -> None:
+    q, k = random(6, 70, 32), random(6, 90, 32, seed=1)
+    f = lambda q, k: tj.softmax(tj.matmul(q, tj.swapaxes(k, 1, 2)) * 0.2, axis=-1)
+    (got,), p = compiled(f, q, k)
+    z = 0.2 * (q.astype("float64") @ k.swapaxes(1, 2))
+    e = np.exp(z - z.max(-1, keepdims=True))
+    close(got, e / e.sum(-1, keepdims=True))
+    assert chained(p) == 1
+
+
+def test_a_product_with_other_readers() -> None:
+    x, w = random(300, 50), random(50, 80, seed=1)
+    (product_, act, columns), _ = compiled(lambda x, w: (x @ w, tj.tanh(x @ w), tj.sum(x @ w, axis=0)), x, w)
+    z = x.astype("float64") @ w
+    close(product_, z)
+    close(act, np.tanh(z))
+    close(columns, z.sum(0))
+
+
+def test_what_does_not_go_by_rows_stays_apart() -> None:
+    x, w = random(90, 50), random(50, 90, seed=1)
+    z = x.astype("float64") @ w
+    (turned,), p = compiled(lambda x, w: tj.exp(tj.transpose(x @ w)), x, w)
+    close(turned, np.exp(z.T))
+    assert chained(p) == 0
+    (both,), p = compiled(lambda x, w: x @ w + tj.transpose(x @ w), x, w)
+    close(both, z + z.T)
+    assert chained(p) == 0
+    (flipped,), p = compiled(lambda x, w: (x @ w)[::-1] * 2, x, w)
+    close(flipped, z[::-1] * 2)
+    assert chained(p) == 0
+    (rows,), p = compiled(lambda x, w, i: (x @ w)[i] * 2, x, w, np.arange(90)[::-1].copy())
+    close(rows, z[::-1] * 2)
+    assert chained(p) == 0
+
+
+def test_two_products_meet() -> None:
+    x, v, w = random(300, 40), random(40, 60, seed=1), random(40, 60, seed=2)
+    (got,), p = compiled(lambda x, v, w: x @ v * tj.sigmoid(x @ w), x, v, w)
+    wide = x.astype("float64")
+    close(got, wide @ v / (1 + np.exp(-(wide @ w))))
+    assert len(p.steps) == 2 and chained(p) == 1
+
+
+def test_layers_with_gradients_and_threads() -> None:
+    """A network's step: values against float64, the same bits on one thread."""
+    x, target = random(128, 200), random(128, 10, seed=1)
+    params = tuple(random(*s, seed=k) * np.float32(0.1) for k, s in enumerate([(200, 96), (96,), (96, 10), (10,)], 2))
+
+    def loss(params: tuple[tj.Tensor, ...], x: tj.Tensor, target: tj.Tensor) -> tj.Tensor:
+        w, b, v, c = params
+        return tj.mean((tj.maximum(x @ w + b, 0) @ v + c - target) ** 2)
+
+    step = tj.function(lambda p, x, t: tuple(w - 0.1 * g for w, g in zip(p, tj.grad(loss)(p, x, t), strict=True)))
+    got = [np.asarray(r) for r in step(params, x, target)]
+    w, b, v, c = (p.astype("float64") for p in params)
+    h = x @ w + b
+    d = 2 * (np.maximum(h, 0) @ v + c - target) / target.size
+    e = d @ v.T * (h > 0)
+    for r, p, g in zip(got, (w, b, v, c), (x.T @ e, e.sum(0), np.maximum(h, 0).T @ d, d.sum(0)), strict=True):
+        close(r, p - 0.1 * g, 1e-5)
+    config.set_num_threads(1)
+    for r, again in zip(got, step(params, x, target), strict=True):
+        np.testing.assert_array_equal(np.asarray(again), r)

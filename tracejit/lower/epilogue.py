@@ -1,0 +1,66 @@
+"""What is done to the rows of a matrix product runs on each panel of rows while it is in the cache.
+
+In: a `Plan`. Out: a `Plan` where kernels that read a product row by row (bias, activation, scaling, softmax, an update
+of weights) have become part of its `Gemm` step.
+
+Read next: `runtime/gemm.py` (panels), `runtime/program.py` (who runs both).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tracejit.lower.kernel import Launch
+from tracejit.lower.plan import Gemm, Plan, Step, reads_of, writes_of
+
+
+def attach(plan: Plan) -> Plan:
+    """Give each product the first kernel that reads its result, if it goes row by row and could run just then."""
+    written: dict[int, list[int]] = {}
+    reader: dict[int, int] = {}  # the first step that reads a buffer
+    for s, step in enumerate(plan.steps):
+        for b in writes_of(step):
+            written.setdefault(b, []).append(s)
+        for b in reads_of(step):
+            reader.setdefault(b, s)
+    steps: list[Step | None] = list(plan.steps)
+    for s in reversed(range(len(steps))):  # a kernel that reads two products goes with the later one
+        step = plan.steps[s]
+        if not isinstance(step, Gemm) or (at := reader.get(step.c.buffer)) is None:
+            continue
+        launch = steps[at]
+        if (isinstance(launch, Launch) and items_per_row(step, launch)
+                and all(max(written.get(b, [-1])) < s for b in reads_of(launch) if b != step.c.buffer)
+                and all(written[b] == [at] for b in writes_of(launch))):
+            steps[s], steps[at] = replace(step, then=launch), None
+    return replace(plan, steps=tuple(step for step in steps if step is not None))
+
+
+def elements_per_item(step: Gemm, launch: Launch) -> int:
+    """How many elements of the product an item covers, when items make up rows."""
+    k = launch.kernel
+    if k.inner:
+        return math.prod(launch.extents[k.outer:])
+    return step.n if k.rank == 1 else launch.extents[-1]
+
+
+def items_per_row(step: Gemm, launch: Launch) -> int:
+    """How many items of the launch make up one row of the product; 0 if it does not go row by row."""
+    k = launch.kernel
+    if k.serial or launch.sites or (k.inner and k.vector == "outer") or not step.m or not step.n or 0 in step.batch:
+        return 0
+    size = math.prod(step.batch) * step.m * step.n
+    walk = tuple(math.prod(launch.extents[d + 1:]) for d in range(k.rank))
+    if math.prod(launch.extents) != size:
+        return 0
+    for view, access in zip(launch.reads, k.reads, strict=True):
+        if view.buffer == step.c.buffer and (
+            view.offset or access.dtype != step.dtype
+            or any(have != want for have, want, n in zip(view.strides, walk, launch.extents, strict=True) if n != 1)
+        ):
+            return 0
+    if any(s.op == "load" and s.args and launch.reads[s.attrs[0]].buffer == step.c.buffer for s in k.stmts):
+        return 0  # rows found by index
+    each = elements_per_item(step, launch)
+    return step.n // each if each and step.n % each == 0 else 0
