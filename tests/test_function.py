@@ -638,3 +638,79 @@ def test_writes_and_several_results_under_a_tape() -> None:
         assert rest["n"] == 3
         found.append(tape.gradient(z, a).numpy())
     np.testing.assert_allclose(*found)
+
+
+# -- arguments that are also captured ----------------------------------------------------------------------------------
+def test_an_argument_that_is_also_captured_is_one_handle() -> None:
+    t, v = x(), tj.Variable([1.0, 2.0, 3.0])
+
+    def f(a, b):
+        a += 1
+        b.assign_add(tj.ones(3))
+        return t * 2 + v * 3 + a
+
+    g = tj.function(f)
+    for pass_t, pass_v in [(True, True), (False, True), (True, False), (False, False), (True, True)]:
+        states = []
+        for run in (g, f):
+            t = x()
+            v.assign([1.0, 2.0, 3.0])
+            a, b = (t if pass_t else x()), (v if pass_v else tj.Variable([5.0, 5.0, 5.0]))
+            out = run(a, b)
+            states.append([out.numpy(), t.numpy(), v.numpy(), a.numpy(), b.numpy()])
+        np.testing.assert_array_equal(states[0], states[1])
+    assert g.trace_count == 4
+
+
+def test_a_later_argument_that_is_a_written_captured_tensor() -> None:
+    t = x()
+
+    @tj.function
+    def f(a):
+        nonlocal t
+        t += a
+        return t * a
+
+    same(f(x()), [2, 8, 18])
+    same(t, [2, 4, 6])
+    same(f(t), [16, 64, 144])  # a is t: both are doubled
+    same(t, [4, 8, 12])
+    same(f(x()), [5, 20, 45])
+
+
+def test_large_variables_are_updated_in_place() -> None:
+    n = 100_000
+    v = tj.Variable(np.zeros(n, "f4"))
+    kept = tj.Variable(np.zeros(n, "f4"))
+
+    @tj.function
+    def step(a):
+        v.assign_sub(a * 0.5)
+        kept.assign_add(a)
+
+    a = tj.ones(n)
+    step(a)
+    before = kept.read_value()
+    address = v._value.ctypes.data
+    view = kept.numpy()
+    for k in range(3):
+        step(a)
+        assert float(v[0]) == -0.5 * (k + 2) and float(v[-1]) == float(v[0])
+    assert v._value.ctypes.data == address
+    assert float(before[0]) == 1.0 and view[0] == 1.0 and float(kept[0]) == 4.0
+
+
+def test_in_place_updates_wait_for_index_checks() -> None:
+    n = 100_000
+    v = tj.Variable(np.zeros(n, "f4"))
+
+    @tj.function
+    def step(a, i):
+        v.assign_add(a)
+        return a[i]
+
+    a = tj.ones(n)
+    step(a, np.array([1]))
+    with pytest.raises(IndexError):
+        step(a, np.array([n]))
+    assert float(v[0]) == 1.0 == float(v[-1])

@@ -35,6 +35,7 @@ from tracejit import config
 from tracejit.config import Options
 from tracejit.errors import user_line
 from tracejit.ir import Graph, Type
+from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
 from tracejit.tensor import Tensor, state, wrap
 from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
@@ -72,7 +73,8 @@ def build(graph: Graph, options: Options) -> Built:
     graph = run(FAST_PASSES if options.fastmath else PASSES, graph, lambda *stage: stages.append(stage))
     plan = fuse(graph, options)
     machine_code, make_program = _runtime()
-    program = make_program(plan, machine_code.build([launch.kernel for launch in plan.launches], options))
+    kernels = machine_code.build([launch.kernel for launch in plan.launches], options)
+    program = make_program(plan, kernels, buffers.assign(plan, graph.notes.get("updates", {})))
     return Built(stages, plan, program, time.perf_counter() - start)
 
 

@@ -11,6 +11,7 @@ Read next: `runtime/program.py` (who allocates by it).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,8 +71,9 @@ class _Group:
     offset: int = 0
 
 
-def assign(plan: Plan) -> Storage:
-    """Choose a place for every buffer."""
+def assign(plan: Plan, updates: Mapping[int, int] | None = None) -> Storage:
+    """Choose a place for every buffer. `updates` names the input that each output is the new value of; without it, any
+    input that is alike may be reused."""
     lives = _lifetimes(plan)
     groups = _in_place(plan, lives)
     arena_bytes = _lay_out([g for g in groups if g.output is None])
@@ -92,7 +94,7 @@ def assign(plan: Plan) -> Storage:
             places[b] = Place("arena", 0)  # no step touches it
     starts = {g.output: (g.first, g.members[0]) for g in groups if g.output is not None}
     return Storage(tuple(p for p in places if p is not None), arena_bytes, arrays,
-                   sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts))
+                   sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts, updates))
 
 
 def _lifetimes(plan: Plan) -> dict[int, _Life]:
@@ -214,7 +216,7 @@ def _aligned(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT
 
 
-def _reusable(plan: Plan, starts: dict[int, tuple[int, int]]) -> dict[int, int]:
+def _reusable(plan: Plan, starts: dict[int, tuple[int, int]], updates: Mapping[int, int] | None) -> dict[int, int]:
     """Outputs that may be written over an input: alike, and once that has begun nothing reads the input or can fail.
 
     `starts`: for each output buffer, the first step that writes its memory, and the buffer it writes there.
@@ -227,6 +229,8 @@ def _reusable(plan: Plan, starts: dict[int, tuple[int, int]]) -> dict[int, int]:
         if plan.buffers[b].role != "output" or plan.outputs.count(b) > 1 or last_failure >= start:
             continue
         for given, i in enumerate(plan.inputs):
+            if updates is not None and updates.get(position) != given:
+                continue
             if (given not in found.values() and plan.inputs.count(i) == 1 and i not in plan.outputs
                     and _alike(plan.buffers[i], plan.buffers[b])
                     and _unread_from(plan, last_read.get(i, -1), start, i, first)):

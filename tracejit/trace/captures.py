@@ -92,6 +92,10 @@ class Reach:
             ref = self._lookup(self._all, x)
         return None if ref is None else (ref.value, ref.code, ref.label)
 
+    def path(self, x: Any) -> str | None:
+        """The expression for this very handle, if the code names it."""
+        return next((r.code for r in self.reading.arrays.values() if r.value is x), None)
+
     @staticmethod
     def _lookup(known: dict[int, Ref], x: Any) -> Ref | None:
         found = known.get(id(x))

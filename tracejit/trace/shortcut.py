@@ -84,7 +84,13 @@ def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     for k, (c, (_, _, _, contents)) in enumerate(zip(s.hidden, s.expected)):
         if contents is not None or not isinstance(c.handle, Tensor) or not isinstance(c.handle._value, np.ndarray):
             return None
-        lines += [f"h{k} = h[{k}]._value", check(f"h{k}", f"h{k}", c.handle._value)]
+        space[f"h{k}_class"] = c.handle.__class__
+        lines += [
+            f"h{k} = h[{k}]",
+            f"if h{k}.__class__ is not h{k}_class: return MISS",
+            f"h{k} = h{k}._value",
+            check(f"h{k}", f"h{k}", c.handle._value),
+        ]
         values.append(f"h{k}")
     lines += [
         "s.calls += 1",

@@ -26,6 +26,8 @@ from tracejit.trace.captures import Reach, Watch
 from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
 from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
 
+IN_PLACE = 1 << 16  # bytes from which writing a Variable into its old memory pays
+
 
 @dataclass(slots=True)
 class Result:
@@ -54,54 +56,61 @@ class Specialization:
     graph: Graph
     leaves: list[int]
     hidden: list[Captured]
-    watch: Watch  # finds the hidden handles, checks what was read from outside
+    watch: Watch  # finds the hidden handles and those of `ties`, checks what was read from outside
     numbers: list[tuple[int, Any, str]]  # leaves whose value the program needs: position, value, name
     results: list[Result]
     spec: Any
     writes: list[Write]
     aliases: tuple[int, ...] | None  # for each leaf the first leaf that is the same handle; None: all differ
+    ties: list[int]  # leaves that were also found outside, as the handles after the hidden ones
     names: list[str]
-    created: list[str] = field(default_factory=list)  # lines that made Variables; such a trace serves one call only
+    expected: list[tuple[Any, ...]]  # of hidden values: shape, dtype, strides (None: C-contiguous), bytes if guarded
+    created: list[str]  # lines that made Variables; such a trace serves one call only
     reason: str = ""
-    built: Any = None
     calls: int = 0
     shortcut: Any = None  # the fast way in, once it is known (`shortcut.py`)
+    # what `install` adds
+    built: Any = None
     program: Any = None
     compiled: Any = None
     passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
-    expected: list[tuple[Any, ...]] = field(default_factory=list)  # of hidden values: shape, dtype, contents if guarded
+    in_place: list[tuple[Write, int]] = field(default_factory=list)  # writes that may go into the memory of an input
 
-    # -- may it run this call?
-    # ------------------------------------------------------------------------------------------
+    # -- may it run this call? -----------------------------------------------------------------------------------------
     def matches(self, leaves: Sequence[Any], instance: Any) -> Sequence[Any] | None:
         """The hidden handles if this program may run a call with these leaves (whose key it shares); else None."""
         for k, value, _ in self.numbers:
-            if (leaves[k] != value and not (leaves[k] != leaves[k] and value != value)) or repr(leaves[k]) != repr(
-                value
-            ):
+            if repr(leaves[k]) != repr(value):  # tells 0.0 from -0.0; nan is itself
                 return None
-        if (self.aliases is not None or self.writes) and not self._same_aliases(leaves):
+        if (self.aliases is not None or self.writes) and aliases_of(leaves) != self.aliases:
             return None
         handles = self.watch.read(instance)
-        if handles is None:
+        if handles is None or (self.writes and not self._apart(leaves, handles)):
             return None
+        for k, tied in zip(self.ties, handles[len(self.hidden) :]):
+            if leaves[k] is not tied:
+                return None
         for handle, (shape, dtype, strides, contents) in zip(handles, self.expected):
             value = current(handle)
-            if (
-                value.shape != shape
-                or value.dtype != dtype
-                or (strides != value.strides and not (strides is None and value.flags.c_contiguous))
-                or (contents is not None and contents != value.tobytes())
-            ):
+            if value.shape != shape or value.dtype != dtype:
+                return None
+            if not value.flags.c_contiguous if strides is None else value.strides != strides:
+                return None
+            if contents is not None and contents != value.tobytes():
                 return None
         return handles
+
+    def _apart(self, leaves: Sequence[Any], handles: Sequence[Any]) -> bool:
+        """Whether no leaf is a hidden handle: a write to one would be a write to the other."""
+        hidden = {id(h) for h in handles[: len(self.hidden)]}
+        return not any(id(x) in hidden for x in leaves)
 
     def difference(self, leaves: Sequence[Any], instance: Any) -> str:
         """Why `matches` said no, in words."""
         for k, value, name in self.numbers:
             if repr(leaves[k]) != repr(value):
                 return f"argument '{name}' {value!r} -> {leaves[k]!r} (the program depends on its value)"
-        if (self.aliases is not None or self.writes) and not self._same_aliases(leaves):
+        if (self.aliases is not None or self.writes) and aliases_of(leaves) != self.aliases:
             return "which arguments are the same tensor"
         changed = self.watch.difference(instance)
         if changed:
@@ -114,22 +123,21 @@ class Specialization:
                 return f"captured {c.node.name} {old!r} -> {new!r}"
             if contents is not None and contents != value.tobytes():
                 return f"captured {c.node.name} changed its value, which Python code read at trace time"
-        return "a captured value's layout"
+        return "which arguments are captured tensors, or a captured value's layout"
 
-    def _same_aliases(self, leaves: Sequence[Any]) -> bool:
-        return aliases_of(leaves) == self.aliases
-
-    # -- running
-    # ---------------------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------------------
     def install(self, built: Any, build: Any) -> None:
-        """Make it runnable: `built` is the graph's program, `build` makes those of its derivatives when they are asked
-        for."""
+        """Make it runnable: `built` is the graph's program, `build` makes those of its derivatives when asked for."""
         self.built = built
+        self.program = built.program
         self.compiled = CompiledGraph(self.graph, build, built)
         inputs = {n: k for k, n in enumerate(built.graph.inputs)}
         # results that are an input itself must not share memory with a caller's NumPy array
         self.passed = [(k, inputs[n]) for k, n in enumerate(built.graph.outputs) if n in inputs]
-        self.program = built.program
+        reusable = self.program.storage.reusable
+        for w in self.writes:
+            if w.at in reusable and built.plan.buffers[built.plan.outputs[w.at]].nbytes >= IN_PLACE:
+                self.in_place.append((w, reusable[w.at]))
 
     def run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """Run the program on these leaves and handles."""
@@ -137,11 +145,28 @@ class Specialization:
         if self.writes:
             self.check_writable(leaves)
         arrays = self.gather(leaves, handles)
-        outputs = self.program(arrays)
+        outputs = (
+            self.program(arrays, self._targets(arrays, leaves, handles)) if self.in_place else self.program(arrays)
+        )
         for k, i in self.passed:
             if self.source(i, leaves, handles).__class__ is np.ndarray:
                 outputs[k] = arrays[i].copy()
-        return self.deliver(outputs, leaves, handles)
+        if self.writes:
+            self.write_back(outputs, leaves, handles)
+        return self.rebuild([wrap(o) for o in outputs], leaves, handles)
+
+    def _targets(
+        self, arrays: list[np.ndarray], leaves: Sequence[Any], handles: Sequence[Any]
+    ) -> dict[int, np.ndarray]:
+        """Arrays to write results into: those of Variables whose old value nobody else can see."""
+        found = {}
+        for w, i in self.in_place:
+            value = arrays[i]
+            # references: the handle's, the list's, the name's, and the argument of getrefcount
+            alone = sys.getrefcount(value) == 4 and value.base.__class__ is not np.ndarray and value.flags.writeable
+            if alone and isinstance(self.source(i, leaves, handles), Tensor):
+                found[w.at] = value
+        return found
 
     def run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """Run as one op that tapes hear."""
@@ -154,12 +179,16 @@ class Specialization:
         tensors = [x if isinstance(x, Tensor) else wrap(np.array(a)) for x, a in zip(sources, arrays)]
         outputs = self.compiled(tensors)
         if self.writes:
-            self.write_back([t._value for t in outputs], leaves, handles)  # type: ignore[misc]
+            self.write_back([t._value for t in outputs], leaves, handles)
         return self.rebuild(outputs, leaves, handles)
 
     def source(self, i: int, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """What input `i` of the program is read from."""
         return leaves[self.leaves[i]] if i < len(self.leaves) else handles[i - len(self.leaves)]
+
+    def input_of(self, w: Write) -> int:
+        """Which input of the program holds the old value of what is written."""
+        return self.leaves.index(w.leaf) if w.leaf >= 0 else len(self.leaves) + w.hidden
 
     def gather(self, leaves: Sequence[Any], handles: Sequence[Any]) -> list[np.ndarray]:
         """The program's inputs."""
@@ -173,16 +202,11 @@ class Specialization:
                 arrays.append(np.asarray(x, NUMBER_DTYPES[cls]))
             else:
                 arrays.append(current(x))
-        arrays.extend([current(h) for h in handles])
+        arrays.extend([current(h) for h in handles[: len(self.hidden)]])
         return arrays
 
-    def deliver(self, outputs: Sequence[np.ndarray], leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
-        """Write back what was written, and rebuild the function's result."""
-        if self.writes:
-            self.write_back(outputs, leaves, handles)
-        return self.rebuild([wrap(o) for o in outputs], leaves, handles)
-
     def write_back(self, outputs: Sequence[np.ndarray], leaves: Sequence[Any], handles: Sequence[Any]) -> None:
+        """Let handles from outside stand for what was written to them."""
         for w in self.writes:
             target = leaves[w.leaf] if w.leaf >= 0 else handles[w.hidden]
             if isinstance(target, Tensor):
@@ -205,13 +229,12 @@ class Specialization:
         return found[0] if self.spec is None else unflatten(self.spec, found)
 
     def check_writable(self, leaves: Sequence[Any]) -> None:
-        """Refuse writes into read-only arrays, and into arrays that share memory with another writable argument: what
-        the
-        other one would then hold depends on when it is read."""
+        """Refuse writes into read-only arrays, and into arrays that share memory with another array argument: what that
+        one would then hold depends on when it is read."""
         for w in self.writes:
-            if w.leaf < 0 or not isinstance(leaves[w.leaf], np.ndarray):
+            target = leaves[w.leaf] if w.leaf >= 0 else None
+            if not isinstance(target, np.ndarray):
                 continue
-            target = leaves[w.leaf]
             if not target.flags.writeable:
                 raise ValueError(f"argument '{self.names[w.leaf]}' is written, but the array is read-only")
             for k, other in enumerate(leaves):
@@ -220,29 +243,28 @@ class Specialization:
 
 
 def shares_memory(written: str, other: str) -> ValueError:
+    """The error for arguments whose meaning would depend on the order of reads and writes."""
     return ValueError(
         f"arguments '{written}' and '{other}' share memory and '{written}' is written inside the function, so "
-        f"'{other}' "
-        f"would change with it; pass a copy of one of them"
+        f"'{other}' would change with it; pass a copy of one of them"
     )
 
 
 def current(handle: Any) -> np.ndarray:
     """The array a handle stands for now."""
-    if isinstance(handle, Tensor):
-        return settled(handle)
-    return native(np.asarray(handle))
+    return settled(handle) if isinstance(handle, Tensor) else native(np.asarray(handle))
 
 
 def aliases_of(leaves: Sequence[Any]) -> tuple[int, ...] | None:
     """For each leaf the first leaf that is the same handle; None if all handles differ."""
     first: dict[int, int] = {}
-    found = tuple(
-        first.setdefault(id(x), k) if isinstance(x, (Tensor, np.ndarray)) else k for k, x in enumerate(leaves)
-    )
-    return None if all(k == f for k, f in enumerate(found)) else found
+    found = []
+    for k, x in enumerate(leaves):
+        found.append(first.setdefault(id(x), k) if isinstance(x, (Tensor, np.ndarray)) else k)
+    return None if len(first) == sum(isinstance(x, (Tensor, np.ndarray)) for x in leaves) else tuple(found)
 
 
+# -- recording ---------------------------------------------------------------------------------------------------------
 def record(
     function: Callable[..., Any], call: Call, signature: Signature, name: str, reach: Reach, *before: Any
 ) -> Specialization:
@@ -250,9 +272,77 @@ def record(
     names = signature.leaf_names(call.spec)
     trace = Trace(name, reach.find)
     aliases = aliases_of(call.leaves)
+    stand_ins, starts = _stand_ins(trace, call.leaves, names, aliases, reach)
+    values = signature.rebuild(call, stand_ins)
+    try:
+        with recording(trace):
+            result = signature.call_with(function, values, *before)
+            outputs, results, spec = _results(trace, result, stand_ins, starts)
+    finally:
+        written = trace.close()
+    del values, result
+    _check_kept(trace, written)
+    reach.settle()
+
+    adopted = {id(call.leaves[k]): k for k in starts if call.leaves[k] is stand_ins[k]}
+    hidden = [c for h, c in trace.captured.items() if h not in adopted]
+    place = {id(c.handle): k for k, c in enumerate(hidden)}
+    for r in results:
+        if r.kind == "handle":
+            r.at = place[id(r.value)]
+    writes: list[Write] = []
+    for k, node in starts.items():
+        local = k not in adopted.values() and is_handle(call.leaves[k])
+        if local and stand_ins[k]._value is not node:
+            writes.append(Write(k, -1, len(outputs)))
+            outputs.append(wrap(stand_ins[k]._value))
+    for handle, new in written:
+        found = trace.captured.get(id(handle))
+        if found is not None and new._value is not found.node:
+            leaf = adopted.get(id(handle), -1)
+            writes.append(Write(leaf, -1 if leaf >= 0 else place[id(handle)], len(outputs)))
+            outputs.append(new)
+
+    graph = trace.finish(outputs)
+    hidden_nodes = {c.node for c in hidden}
+    graph.inputs = tuple(sorted(graph.inputs, key=lambda n: n in hidden_nodes))
+    position = {n: k for k, n in starts.items()}
+    ties = {k: path for h, k in adopted.items() if (path := reach.path(call.leaves[k])) is not None}
+    made = Specialization(
+        graph=graph,
+        leaves=[position[n] for n in graph.inputs if n not in hidden_nodes],
+        hidden=hidden,
+        watch=reach.watch([*(c.path or c.handle for c in hidden), *ties.values()]),
+        numbers=[(position[n], value, names[position[n]]) for n, value in trace.needed.items()],
+        results=results,
+        spec=spec,
+        writes=writes,
+        aliases=aliases,
+        ties=list(ties),
+        names=names,
+        expected=[_expectation(c) for c in hidden],
+        created=[where for _, where in trace.created],
+    )
+    arrays = made.gather(call.leaves, [c.handle for c in hidden])
+    graph.notes["updates"] = {w.at: made.input_of(w) for w in writes}
+    strides = {k: tuple(s // a.itemsize for s in a.strides) for k, a in enumerate(arrays) if not a.flags.c_contiguous}
+    if strides:
+        graph.notes["strides"] = strides
+    return made
+
+
+def is_handle(x: Any) -> bool:
+    """Whether a write to an argument is seen by the caller (NumPy scalars and Python numbers are immutable)."""
+    return isinstance(x, (Tensor, np.ndarray))
+
+
+def _stand_ins(
+    trace: Trace, leaves: Sequence[Any], names: Sequence[str], aliases: tuple[int, ...] | None, reach: Reach
+) -> tuple[list[Any], dict[int, Node]]:
+    """What the function gets for each leaf, and the input node of each leaf that has one."""
     stand_ins: list[Any] = []
-    starts: dict[int, Node] = {}  # leaf -> its input node
-    for k, x in enumerate(call.leaves):
+    starts: dict[int, Node] = {}
+    for k, x in enumerate(leaves):
         if aliases is not None and aliases[k] != k:
             stand_ins.append(stand_ins[aliases[k]])
             continue
@@ -262,92 +352,32 @@ def record(
             stand_in = trace.number(x, label)
         elif is_array(x):
             of = Type(tuple(x.shape), dtypes.as_dtype(x.dtype))
-            stand_in = (
-                trace.adopt(x, of, label) if isinstance(x, Tensor) and type(x) is not Tensor else trace.input(of, label)
-            )
+            # a Variable is passed as itself, and so is a tensor that the function also finds outside: one handle
+            itself = isinstance(x, Tensor) and (type(x) is not Tensor or reach.path(x) is not None)
+            stand_in = trace.adopt(x, of, label) if itself else trace.input(of, label)
         stand_ins.append(stand_in)
         if len(trace.inputs) > known:
             starts[k] = trace.inputs[-1]
-    values = signature.rebuild(call, stand_ins)
-    try:
-        with recording(trace):
-            result = signature.call_with(function, values, *before)
-            outputs, results, spec = _results(trace, result, call, stand_ins, starts)
-    finally:
-        written = trace.close()
-    del values, result
+    return stand_ins, starts
+
+
+def _expectation(c: Captured) -> tuple[Any, ...]:
+    value = current(c.handle)
+    strides = None if value.flags.c_contiguous else value.strides
+    return value.shape, value.dtype, strides, None if c.guard is None else c.guard.tobytes()
+
+
+def _check_kept(trace: Trace, written: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """A Variable that nothing keeps after the trace would be a new one at each call: refuse it."""
     for k in range(len(trace.created)):  # no name for the Variable here: that would be one more reference
         # ours: the list of created ones, the capture, the argument of getrefcount, and `written` if it was assigned
         ours = 3 + any(h is trace.created[k][0] for h, _ in written)
         if sys.getrefcount(trace.created[k][0]) <= ours:
-            raise creation_error(trace.created[k][1], name, "is not kept by anything after the call")
-
-    adopted = {id(call.leaves[k]): k for k in starts if call.leaves[k] is stand_ins[k]}
-    hidden = [c for h, c in trace.captured.items() if h not in adopted]
-    place = {id(c.handle): k for k, c in enumerate(hidden)}
-    for r in results:
-        if r.kind == "handle":
-            r.at = place[id(r.value)]
-    writes = []
-
-    def output(t: Tensor) -> int:
-        outputs.append(t)
-        return len(outputs) - 1
-
-    for k, node in starts.items():
-        if k in adopted.values() or isinstance(call.leaves[k], np.generic) or node in trace.numbers:
-            continue
-        if stand_ins[k]._value is not node:
-            writes.append(Write(k, -1, output(wrap(stand_ins[k]._value))))
-    for handle, new in written:
-        if new._value is trace.captured[id(handle)].node if id(handle) in trace.captured else False:
-            continue
-        if id(handle) in adopted:
-            writes.append(Write(adopted[id(handle)], -1, output(new)))
-        elif id(handle) in place:
-            writes.append(Write(-1, place[id(handle)], output(new)))
-    graph = trace.finish(outputs)
-    reach.settle()
-    hidden_nodes = {c.node for c in hidden}
-    position = {n: k for k, n in starts.items()}
-    ordered = sorted(graph.inputs, key=lambda n: n in hidden_nodes)
-    graph.inputs = tuple(ordered)
-    leaves = [position[n] for n in ordered if n not in hidden_nodes]
-    numbers = [(position[n], value, names[position[n]]) for n, value in trace.needed.items()]
-    made = Specialization(
-        graph,
-        leaves,
-        hidden,
-        reach.watch([c.path or c.handle for c in hidden]),
-        numbers,
-        results,
-        spec,
-        writes,
-        aliases,
-        names,
-        created=[where for _, where in trace.created],
-    )
-    for c in hidden:
-        value = current(c.handle)
-        made.expected.append(
-            (
-                value.shape,
-                value.dtype,
-                None if value.flags.c_contiguous else value.strides,
-                c.guard.tobytes() if c.guard is not None else None,
-            )
-        )
-    strides = {}
-    for k, value in enumerate(made.gather(call.leaves, [c.handle for c in hidden])):
-        if not value.flags.c_contiguous:
-            strides[k] = tuple(s // value.itemsize for s in value.strides)
-    if strides:
-        graph.notes["strides"] = strides
-    return made
+            raise creation_error(trace.created[k][1], trace.name, "is not kept by anything after the call")
 
 
 def _results(
-    trace: Trace, result: Any, call: Call, stand_ins: Sequence[Any], starts: dict[int, Node]
+    trace: Trace, result: Any, stand_ins: Sequence[Any], starts: dict[int, Node]
 ) -> tuple[list[Tensor], list[Result], Any]:
     """The graph outputs and the recipe for a function's result."""
     leaves, spec = ([result], None) if isinstance(result, Tensor) else flatten(result)

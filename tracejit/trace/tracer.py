@@ -101,6 +101,10 @@ class Trace:
         self.inputs.append(node)
         return node
 
+    def nested(self, name: str) -> Trace:
+        """A recording inside this one: a branch, a body."""
+        return Trace(name)
+
     # -- what `apply` and the ops ask for
     # ------------------------------------------------------------------------------------
     def emit(self, op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any]) -> Any:
@@ -188,6 +192,9 @@ class Trace:
 
     def create_variable(self, variable: Tensor, value: Any, dtype: Any = None) -> None:
         """A Variable is being made by traced code: it starts with a concrete value, and is captured."""
+        if self.outer is not None:
+            self.outer.create_variable(variable, value, dtype)  # type: ignore[attr-defined]
+            return
         if callable(value) and not isinstance(value, Tensor):
             value = value()
         if isinstance(value, Tensor):
@@ -224,7 +231,7 @@ class Trace:
                 return self.outer.concrete(tensor, purpose)  # type: ignore[union-attr]
             raise value.leaked(purpose)  # type: ignore[union-attr]
         if value.__class__ is not Node:
-            return self._read_captured(tensor, purpose)
+            return self._read_captured(tensor, purpose) if self.outer is None else self.outer.concrete(tensor, purpose)
         found = self._compute(value, self._known)  # type: ignore[arg-type]
         if found is None:
             raise self._unknown(tensor, purpose)
