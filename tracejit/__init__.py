@@ -52,6 +52,7 @@ from tracejit.gradients import (
 from tracejit.ops import protocols as _protocols
 from tracejit.ops import subscript as _subscript
 from tracejit.ops.comparison import *
+from tracejit.ops.control import *
 from tracejit.ops.counting import *
 from tracejit.ops.creation import *
 from tracejit.ops.creation import arange as range

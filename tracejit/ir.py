@@ -199,6 +199,35 @@ def count(graph: Graph, op: str) -> int:
     return sum(n.op.name == op for n in graph.nodes)
 
 
+def subgraphs(node: Node) -> tuple[Graph, ...]:
+    """The graphs inside a control node: branches, conditions, bodies."""
+    if node.op.kind != "control":
+        return ()
+    found: list[Graph] = []
+    for value in node.attrs.values():
+        if isinstance(value, Graph):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [g for g in value if isinstance(g, Graph)]
+    return tuple(found)
+
+
+def with_subgraphs(attrs: Mapping[str, Any], change: Callable[[Graph], Graph]) -> dict[str, Any]:
+    """Attributes of a control node, each graph in them changed."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Graph):
+            return change(value)
+        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+
+    return {name: changed(value) for name, value in attrs.items()}
+
+
+def has_effects(node: Node) -> bool:
+    """Whether a node must stay, and stay apart, even if nothing reads it: prints and callbacks, in subgraphs too."""
+    return node.op.stateful or any(has_effects(n) for g in subgraphs(node) for n in g.nodes)
+
+
 def _names(graph: Graph) -> dict[Node, str]:
     names: dict[Node, str] = {}
     for k, node in enumerate(graph.inputs):
@@ -216,35 +245,61 @@ def to_text(graph: Graph, constants: str = "parameters") -> str:
     """The graph as a Python function that rebuilds it when traced.
 
     Ops are called as `ops.<name>(inputs..., attr=...)`; large constants are extra parameters c0, c1, ... after the inputs.
+    The graphs inside control nodes are functions inside, whose parameters are annotated with their types.
     """
     names = _names(graph)
     big = [n for n in graph.nodes if names[n].startswith("c")]
     params = [f"{names[n]}" for n in (*graph.inputs, *big)]
     width = max((len(names[n]) for n in graph.nodes), default=1)
     lines = [f"def {graph.name if graph.name.isidentifier() else 'graph'}({', '.join(params)}):"]
+    inner = _inner_names(graph)
     for node in graph.inputs:
         label = f"  {node.name}" if node.name else ""
         lines.append(f"    # {names[node]}: {node.type!r}{label}")
     for node in big:
         lines.append(f"    # {names[node]}: {node.type!r}  constant")
+    for sub, name in inner.items():
+        lines += ["    " + line for line in _inner_text(sub, name)]
     for node in graph.nodes:
         if names[node].startswith("c"):
             continue
         where = f"  {node.where.rsplit('/', 1)[-1]}" if node.where else ""
-        lines.append(f"    {names[node]:<{width}} = {_call(node, names)}  # {node.type!r}{where}")
+        lines.append(f"    {names[node]:<{width}} = {_call(node, names, inner)}  # {node.type!r}{where}")
     outs = ", ".join(names[n] for n in graph.outputs)
     lines.append(f"    return ({outs}{',' if len(graph.outputs) == 1 else ''})")
     return "\n".join(lines) + "\n"
 
 
-def _call(node: Node, names: Mapping[Node, str]) -> str:
+def _inner_names(graph: Graph) -> dict[Graph, str]:
+    """A name for each graph inside control nodes."""
+    found: dict[Graph, str] = {}
+    for node in graph.nodes:
+        for g in subgraphs(node):
+            found.setdefault(g, f"{g.name if g.name.isidentifier() else 'graph'}_{len(found)}")
+    return found
+
+
+def _inner_text(graph: Graph, name: str) -> list[str]:
+    """The lines of a function inside another one's text. Its large constants are written out."""
+    first, *rest = to_text(Graph(graph.inputs, graph.nodes, graph.outputs, name)).splitlines()
+    params = first[first.index("(") + 1: first.rindex(")")].split(", ") if "()" not in first else []
+    inputs = len(graph.inputs)
+    typed = [f"{p}: '{n.type!r}'" for p, n in zip(params, graph.inputs)]
+    big = [n for n in graph.nodes if n.op is CONSTANT and n.type.size > 8]  # type: ignore[union-attr]
+    written = [f"    {p} = ops.constant(value={_attr(n.attrs['value'])})" for p, n in zip(params[inputs:], big)]
+    return [f"def {name}({', '.join(typed)}):", *written, *rest]
+
+
+def _call(node: Node, names: Mapping[Node, str], inner: Mapping[Graph, str] | None = None) -> str:
     args = [names[i] for i in node.inputs]
-    args += [f"{k}={_attr(v)}" for k, v in node.attrs.items()]
+    args += [f"{k}={_attr(v, inner)}" for k, v in node.attrs.items()]
     return f"ops.{node.op.name}({', '.join(args)})"
 
 
-def _attr(value: Any) -> str:
+def _attr(value: Any, inner: Mapping[Graph, str] | None = None) -> str:
     """A faithful repr of an attribute."""
+    if isinstance(value, Graph) and inner is not None:
+        return inner[value]
     if isinstance(value, np.ndarray):
         return f"np.array({value.tolist()!r}, dtype={value.dtype.name!r})" if value.dtype.kind != "f" else (
             f"np.array({_floats(value.tolist())}, dtype={value.dtype.name!r})")
@@ -253,7 +308,7 @@ def _attr(value: Any) -> str:
     if isinstance(value, float):
         return _floats(value)
     if isinstance(value, tuple):
-        return f"({', '.join(map(_attr, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(_attr(v, inner) for v in value)}{',' if len(value) == 1 else ''})"
     if isinstance(value, Graph):
         return f"<graph {value.name}>"
     return repr(value)
@@ -293,6 +348,8 @@ def verify(graph: Graph) -> None:
             fail(node, f"inference of {node.op.name} fails: {error}")
         if found != node.type:
             fail(node, f"{node.op.name} gives {found!r}, recorded is {node.type!r}")
+        for inner in subgraphs(node):
+            verify(inner)
         defined.add(node)
     for node in graph.outputs:
         if node not in defined:

@@ -1,7 +1,7 @@
 """Pytrees: nested structures taken apart into leaves and put together again.
 
-In: tuples, lists, dicts, namedtuples, dataclasses, attrs classes, and what is registered with optree. Out: their leaves in order, and a
-structure. Dataclasses and attrs classes are registered in our own namespace when they are first seen. None is a leaf.
+In: tuples, lists, dicts, namedtuples, dataclasses, attrs classes, and what is registered with optree. Out: their leaves
+in order, and a structure. Dataclasses and attrs classes are registered in our own namespace when they are first seen.
 """
 
 from __future__ import annotations
