@@ -10,7 +10,7 @@ and float64 for 64.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ def result_dtype(dtypes: Iterable[np.dtype], weak: Iterable[str] = ()) -> np.dty
     return _result_dtype(tuple(dtypes), tuple(weak), _default_float)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _result_dtype(dtypes: tuple[np.dtype, ...], weak: tuple[str, ...], default: np.dtype) -> np.dtype:
     if not dtypes:
         return default_of(max(weak, key="bifc".index))

@@ -15,7 +15,7 @@ Choices follow the structure of the graph; sizes decide only where a row would n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -418,8 +418,7 @@ class _Lowering:
                 b = self.results[node.inputs[0], node.attrs["index"]]
                 self.buffer_of[node] = b
                 if node in outputs:
-                    t = self.buffers[b]
-                    self.buffers[b] = Buffer(t.shape, t.dtype, "output")
+                    self.buffers[b] = replace(self.buffers[b], role="output")
         steps: list[Step] = []
         for unit in self.units:
             steps += self._steps(unit, stored)
@@ -477,7 +476,7 @@ class _Lowering:
             return [writer.launch()]
         node = unit.node
         if is_scatter(node):
-            return loops.scatter(node, self.placement, self.buffer_of, self.buffers, self.options)
+            return [*loops.scatter(node, self.placement, self.buffer_of, self.buffers, self.options)]
         if is_gemm(node):
             return [self._gemm(node)]
         outputs = (
