@@ -95,7 +95,9 @@ def default_of(kind: str) -> np.dtype:
 
 def weak_kind(value: bool | int | float | complex) -> str:
     """NumPy kind of a Python number."""
-    return "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f" if isinstance(value, float) else "c"
+    if isinstance(value, bool):
+        return "b"
+    return "i" if isinstance(value, int) else "f" if isinstance(value, float) else "c"
 
 
 def result_dtype(dtypes: Iterable[np.dtype], weak: Iterable[str] = ()) -> np.dtype:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Buffer:
     """A C-contiguous block for `shape` elements of `dtype`. Inputs alone may have other strides (in elements).
 
-    input: given at each call, in order of `Plan.inputs`. constant: `value`, fixed. output: fresh at each call, handed to the
-    caller. temp: lives inside one call.
+    input: given at each call, in order of `Plan.inputs`. constant: `value`, fixed. output: fresh at each call, handed
+    to the caller. temp: lives inside one call.
     """
 
     shape: tuple[int, ...]
@@ -46,8 +46,8 @@ class Buffer:
 class Gemm:
     """c[batch, m, n] = a[batch, m, k] @ b[batch, k, n]; float32/64 and complex only.
 
-    View strides cover (*batch, rows, columns), in elements of `dtype`; for a and b one of the last two is 1 (or that extent is
-    1), a batch stride may be 0. c is contiguous. then: a kernel that works on rows of c, run on each panel of
+    View strides cover (*batch, rows, columns), in elements of `dtype`; for a and b one of the last two is 1 (or that
+    extent is 1), a batch stride may be 0. c is contiguous. then: a kernel that works on rows of c, run on each panel of
     them at once.
     """
 

@@ -82,11 +82,11 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "const": ScalarOp(None, "attrs=(python number,)"),
     "param": ScalarOp(None, "attrs=(number,): an int64 run-time parameter of the launch"),
     "coord": ScalarOp(None, "attrs=(dim,): the int64 loop coordinate along a dim of the space"),
-    "load": ScalarOp(None, "attrs=(read,); args=() | (offset,) | (offset, mask): element of a read; offset int64 elements "
-                           "added to the affine address, mask bool: lanes that load, others give 0"),
+    "load": ScalarOp(None, "attrs=(read,); args=() | (offset,) | (offset, mask): element of a read; offset int64 "
+                           "elements added to the affine address, mask bool: lanes that load, others give 0"),
     "carry": ScalarOp(None, "attrs=(accumulator,): the finished result of an earlier stage's accumulator"),
-    "check": ScalarOp(None, "attrs=(site,); args=(ok, value): where ok is false, report `value` at `site` after the run; "
-                            "result is ok"),
+    "check": ScalarOp(None, "attrs=(site,); args=(ok, value): where ok is false, report `value` at `site` after the "
+                            "run; result is ok"),
     "add": ScalarOp(np.add, "wraps for integers; attrs=('contract',) allows fma"),
     "sub": ScalarOp(np.subtract, "wraps for integers"),
     "mul": ScalarOp(np.multiply, "wraps for integers"),
@@ -120,7 +120,8 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "popcount": ScalarOp(lambda x: np.bitwise_count(x).astype(x.dtype), "integers: number of one bits"),
     "select": ScalarOp(np.where, "args=(cond, if true, if false); attrs=('rare',): cond is almost never true in "
                                  "any lane, so a target may branch around what only feeds the true side"),
-    "cast": ScalarOp(None, "to the statement's dtype, as C; to bool: x != 0; float to int of values out of range gives some int"),
+    "cast": ScalarOp(None, "to the statement's dtype, as C; to bool: x != 0; float to int of values out of range gives "
+                           "some int"),
     "bitcast": ScalarOp(None, "same bits, another dtype of the same width"),
 }
 
