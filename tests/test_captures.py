@@ -766,3 +766,46 @@ def test_reading_of_a_function() -> None:
     reach = Reach(helper, "helper")
     assert [r.label for r in reach.reading.plain.values()] == ["SCALE"]
     assert reach.find(np.ones(2)) is None
+
+
+# -- one tensor in several places --------------------------------------------------------------------------------------
+def test_shared_tensors_that_part_and_meet() -> None:
+    class Pair:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+        def plain(self, v):
+            self.a += v
+            return self.a * self.b
+
+        run = tj.function(plain)
+
+    t = x()
+    p, q = Pair(t, t), Pair(t + 0, None)
+    q.b = q.a
+    for step in range(6):
+        same(p.run(x()), q.plain(x()).numpy())
+        same(p.b, q.b.numpy())
+        for pair in (p, q):
+            if step == 1:  # part
+                pair.b = tj.ones(3)
+            if step == 3:  # meet again
+                pair.a = pair.b
+    assert p.run.trace_count == 2
+
+
+def test_two_variables_become_one() -> None:
+    a, b = tj.Variable([1.0]), tj.Variable([2.0])
+
+    def f(v):
+        a.assign_add(v)
+        b.assign(b * 2)
+        return a + b
+
+    g = tj.function(f)
+    one = tj.ones(1)
+    same(g(one), [6.0])
+    same(g(one), [11.0])
+    b = a  # 3
+    same(g(one), [16.0])
+    same(a, [8.0])

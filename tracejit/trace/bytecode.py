@@ -1,14 +1,11 @@
 """What a Python function can read from outside itself, found from its bytecode.
 
 In: a function and what is known of its arguments. Out: `Reading`: the places (globals, closure cells, attributes,
-items) that it and the
-Python functions it calls may read, each as a Python expression with the object found there now.
+items) that it and the Python functions it calls may read, each as a Python expression with the object found there now.
 
 The code is walked once or twice in a straight line with a stack of abstract values. A value is a tuple of `Ref`s, the
-objects it may
-be; empty for anything computed. Too many refs are harmless (a guard too many), so every doubt adds; what cannot be
-followed at
-all is reported. Instructions are handled by the names they have in Python 3.11 to 3.14.
+objects it may be; empty for anything computed. Too many refs are harmless (a guard too many), so every doubt adds; what
+cannot be followed at all is reported. Instructions are handled by the names they have in Python 3.11 to 3.14.
 
 Read next: `captures.py` (what becomes of a reading).
 """
@@ -198,8 +195,7 @@ class Analyst:
             self.reading.roots[name] = value
         return name
 
-    # -- functions
-    # -------------------------------------------------------------------------------------------------------
+    # -- functions -----------------------------------------------------------------------------------------------------
     def function(self, f: types.FunctionType, bound: dict[str, Value] | None = None, code: str = "") -> Value:
         """Walk a Python function. `bound`: what its parameters may be. Gives what it may return."""
         if not followed(f.__code__):
@@ -252,8 +248,7 @@ class Analyst:
         self._done[key] = result
         return result
 
-    # -- objects
-    # -----------------------------------------------------------------------------------------------------------
+    # -- objects -------------------------------------------------------------------------------------------------------
     def note(self, ref: Ref) -> Value:
         """Register what is read; gives the value to go on with."""
         x = ref.value

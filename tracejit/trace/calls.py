@@ -1,10 +1,8 @@
 """A compiled graph as one op, so that a gradient tape hears one record for a whole call.
 
 In: a graph and how to build it. Out: `CompiledGraph`: called on tensors, it runs the plain program; under a tape it
-runs the forward
-program, which keeps residuals, and its derivative runs the backward program. Both are made on first use. The backward
-program is
-a `CompiledGraph` itself, so derivatives of any order come from the same lines.
+runs the forward program, which keeps residuals, and its derivative runs the backward program. Both are made on first
+use. The backward program is a `CompiledGraph` itself, so derivatives of any order come from the same lines.
 
 Read next: `split.py`.
 """

@@ -1,11 +1,9 @@
-"""Values from outside: which a function reads, where they are found again at each call, and which changes ask for a
-new trace.
+"""Values from outside: which a function reads, where they are found again at each call, and which changes ask for a new
+trace.
 
 In: a function about to be traced. Out: `Reach`, which tells the trace where a captured tensor or array comes from (it
-becomes a
-hidden input), and makes the `Watch` that a specialisation keeps: one generated Python function that reads the hidden
-inputs and
-compares the numbers, strings and functions that the traced code may have read.
+becomes a hidden input), and makes the `Watch` that a specialisation keeps: one generated Python function that reads the
+hidden inputs and compares the numbers, strings and functions that the traced code may have read.
 
 Read next: `bytecode.py` (how they are found).
 """
@@ -73,11 +71,11 @@ class Reach:
             else:
                 self._snapshots[code] = taken
         # values as they are before the trace
-        self._labels = {c: r.label for c, r in (*self.reading.plain.items(), *self.reading.whole.items())}
+        read = (self.reading.plain, self.reading.whole, self.reading.arrays)
+        self._labels = {c: r.label for found in read for c, r in found.items()}
         self._plain = {c: r.value for c, r in self.reading.plain.items()}
 
-    # -- while tracing
-    # ------------------------------------------------------------------------------------------------------
+    # -- while tracing -------------------------------------------------------------------------------------------------
     def find(self, x: Any) -> tuple[Any, str, str] | None:
         """The handle through which `x` is reached, the expression for it, and what the user calls it."""
         if self._found is None:
@@ -107,8 +105,7 @@ class Reach:
         """After the trace: note what it changed itself, and do not watch what would change with every trace.
 
         A number that traced code counts up is not watched. Anything else (an attribute filled once) is, so that the
-        next call
-        sees it; unless a second trace changes it again.
+        next call sees it; unless a second trace changes it again.
         """
         changed: set[str] = set()
         for ref, where in self.reading.stores.values():
@@ -152,11 +149,16 @@ class Reach:
                 )
         return error
 
-    # -- for later calls
-    # ------------------------------------------------------------------------------------------------------
+    # -- for later calls -----------------------------------------------------------------------------------------------
     def watch(self, hidden: Sequence[Any]) -> Watch:
         """What later calls compare and read. hidden: expressions, or handles that are always the same."""
-        return Watch(self.reading, self._plain, self._snapshots, self._labels, hidden)
+        wanted = {h for h in hidden if isinstance(h, str)}
+        refs = {**(self._all or {}), **(self._found or {})}.values()
+        paths = {id(r.value): r.code for r in refs if r.code in wanted}
+        same = {
+            r.code: paths[id(r.value)] for r in self.reading.arrays.values() if paths.get(id(r.value), r.code) != r.code
+        }
+        return Watch(self.reading, self._plain, self._snapshots, same, self._labels, hidden)
 
 
 class Watch:
@@ -170,6 +172,7 @@ class Watch:
         reading: Reading,
         plain: dict[str, Any],
         snapshots: dict[str, Any],
+        same: dict[str, str],
         labels: dict[str, str],
         hidden: Sequence[Any],
     ):
@@ -188,6 +191,9 @@ class Watch:
         for owner, name, label in reading.absent.values():
             self._checks.append((f"getattr({owner}, {name!r}, MISSING)", "absent", label))
             lines += [f"        if getattr({owner}, {name!r}, MISSING) is not MISSING: return None"]
+        for code, other in same.items():  # two places that hold one handle
+            self._checks.append((f"{code} is {other}", "same", labels.get(code, code)))
+            lines += [f"        if {code} is not {other}: return None"]
         fixed, handles = [], []
         for k, h in enumerate(hidden):
             if not isinstance(h, str):
@@ -219,13 +225,15 @@ class Watch:
     def difference(self, instance: Any) -> str:
         """The first thing that has changed, in words; "" if nothing has."""
         for code, how, value in self._checks:
-            label = self._labels.get(code, value if how == "absent" else code)
+            label = self._labels.get(code, value if how in ("absent", "same") else code)
             try:
                 now = eval(code, dict(self._names), {"S": instance})
             except Exception as error:
                 return f"{label} cannot be read any more ({type(error).__name__})"
             if how == "absent" and now is not _MISSING:
                 return f"{label} was not there, and is {now!r:.60}"
+            if how == "same" and not now:
+                return f"{label} is another tensor, and was found in two places"
             if how == "plain" and now is not value and _differs(now, value):
                 return f"{label} {value!r:.60} -> {now!r:.60}"
             if how == "whole" and snapshot(now) != value:
@@ -235,8 +243,7 @@ class Watch:
 
 def snapshot(x: Any) -> Any:
     """A container as something comparable: numbers and strings by value and type, arrays and objects by type only
-    (their contents are
-    watched, or read, one by one). MISSING if it is too large."""
+    (their contents are watched, or read, one by one). MISSING if it is too large."""
     count = 0
 
     def take(x: Any) -> Any:

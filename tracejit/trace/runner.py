@@ -1,9 +1,8 @@
 """Runs passes: names, verifies, dumps, times and compares them.
 
 In: passes (functions `Graph -> Graph`) and a graph. Out: the graph after all of them. What it does beside is set by
-`config.debug`:
-`check` 1 verifies after every pass, 2 also evaluates before and after it on random inputs; `skip` leaves passes out by
-name; `dump` writes each graph as `NN_pass.py`.
+`config.debug`: `check` 1 verifies after every pass, 2 also evaluates before and after it on random inputs; `skip`
+leaves passes out by name; `dump` writes each graph as `NN_pass.py`.
 """
 
 from __future__ import annotations

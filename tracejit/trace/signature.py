@@ -10,8 +10,7 @@ the same program.
     static_argnames                              the value, lists, dicts and dataclasses included (as a snapshot)
 
 Containers are pytrees of optree (tuples, lists, dicts, namedtuples, registered classes); dataclasses and attrs classes
-are
-registered in our own namespace when they are first seen.
+are registered in our own namespace when they are first seen.
 
 Read next: `specialization.py` (what is kept for a key).
 """
@@ -39,8 +38,7 @@ from tracejit.trees import NAMESPACE, Leaf, flatten, is_record, leaf_names, unfl
 _FLAT = frozenset((Tensor, np.ndarray, bool, int, float, complex, str, type(None)))  # leaves for sure
 
 
-# -- values in keys
-# -----------------------------------------------------------------------------------------------------
+# -- values in keys ----------------------------------------------------------------------------------------------------
 class ArgumentError(TypeError):
     """An argument that cannot be used as it was passed."""
 
@@ -116,8 +114,7 @@ def frozen(x: Any) -> Hashable:
     return cls, x
 
 
-# -- signatures
-# ---------------------------------------------------------------------------------------------------------
+# -- signatures --------------------------------------------------------------------------------------------------------
 @dataclasses.dataclass(slots=True)
 class Call:
     """One call's arguments: `values` by parameter, their leaves, and the key."""
@@ -253,8 +250,7 @@ def native(array: np.ndarray) -> np.ndarray:
     return np.array(array, dtype)
 
 
-# -- types in place of arguments
-# --------------------------------------------------------------------------------------------
+# -- types in place of arguments ---------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec(Leaf):
     """A shape, whose dims may be None (free), and a dtype."""

@@ -1,8 +1,7 @@
 """One traced call: what a trace needs of later calls to stand for them, and how their values go in and come out.
 
 In: `record` runs a Python function under a trace. Out: a `Specialization`: the graph, where each of its inputs comes
-from, where
-each output goes, and the conditions (`matches`) under which another call with the same key may use it.
+from, where each output goes, and the conditions (`matches`) under which another call with the same key may use it.
 
 Read next: `captures.py` (values from outside), `function.py` (the cache of these).
 """
@@ -32,8 +31,8 @@ IN_PLACE = 1 << 16  # bytes from which writing a Variable into its old memory pa
 @dataclass(slots=True)
 class Result:
     """Where one leaf of the function's result comes from. kind: output (of the graph, at `at`), leaf (argument leaf
-    `at`, given back
-    as it is), handle (hidden input `at`, the Variable itself), array (a copy of `value`), static (`value`)."""
+    `at`, given back as it is), handle (hidden input `at`, the Variable itself), array (a copy of `value`), static
+    (`value`)."""
 
     kind: str
     at: int = -1
@@ -101,9 +100,9 @@ class Specialization:
         return handles
 
     def _apart(self, leaves: Sequence[Any], handles: Sequence[Any]) -> bool:
-        """Whether no leaf is a hidden handle: a write to one would be a write to the other."""
+        """Whether no two hidden handles, and no leaf and hidden handle, are one: a write would be one to both."""
         hidden = {id(h) for h in handles[: len(self.hidden)]}
-        return not any(id(x) in hidden for x in leaves)
+        return len(hidden) == len(self.hidden) and not any(id(x) in hidden for x in leaves)
 
     def difference(self, leaves: Sequence[Any], instance: Any) -> str:
         """Why `matches` said no, in words."""

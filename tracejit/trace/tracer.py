@@ -1,15 +1,12 @@
 """The recorder: while a `Trace` is active, every op becomes a node of it.
 
 In: ops arriving through `apply`. Out: nodes, and what the traced code took from outside: captured values (hidden
-inputs), handles
-it wrote (extra outputs), Python numbers whose value it needed (guards).
+inputs), handles it wrote (extra outputs), Python numbers whose value it needed (guards).
 
 A value met from outside is *captured*: its handle becomes a hidden input, read afresh at each call. Which handle that
-is, and how to
-find it again, is known to `reach` (made by `captures.py`); a NumPy array that nothing outside reaches is a local of
-the traced
-code, so it becomes a constant. A handle that is rebound inside stands for a node until `close`, which gives it its
-value back.
+is, and how to find it again, is known to `reach` (made by `captures.py`); a NumPy array that nothing outside reaches is
+a local of the traced code, so it becomes a constant. A handle that is rebound inside stands for a node until `close`,
+which gives it its value back.
 
 Read next: `captures.py` (what is reachable), `function.py` (who uses a finished trace).
 """
@@ -78,8 +75,7 @@ class Trace:
             int, tuple[np.ndarray, np.ndarray, Node]
         ] = {}  # by id: the array (kept alive), its copy, the constant
 
-    # -- inputs
-    # ----------------------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------------
     def input(self, type: Type, name: str = "") -> Tensor:
         """A new parameter."""
         return wrap(self._input(type, name))
@@ -105,8 +101,7 @@ class Trace:
         """A recording inside this one: a branch, a body."""
         return Trace(name)
 
-    # -- what `apply` and the ops ask for
-    # ------------------------------------------------------------------------------------
+    # -- what `apply` and the ops ask for ------------------------------------------------------------------------------
     def emit(self, op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any]) -> Any:
         """Record one op."""
         inputs = tuple([self.node_of(a) for a in args])
@@ -180,8 +175,7 @@ class Trace:
             trace = trace.outer  # type: ignore[attr-defined]
         return False
 
-    # -- writes
-    # ----------------------------------------------------------------------------------------------------------
+    # -- writes --------------------------------------------------------------------------------------------------------
     def written(self, handle: Tensor) -> None:
         """Called before a handle is rebound: one from outside will get its value back at `close`."""
         value = handle._value
@@ -220,8 +214,7 @@ class Trace:
             values[c.node] = value if isinstance(value, np.ndarray) else None
         return self._compute(node, values)
 
-    # -- leaving for Python
-    # --------------------------------------------------------------------------------------------------
+    # -- leaving for Python --------------------------------------------------------------------------------------------
     def concrete(self, tensor: Tensor, purpose: str) -> np.ndarray:
         """The value of a tensor that Python wants to see; guarded if it can change, TracerError if it cannot be known
         now."""
@@ -305,8 +298,7 @@ class Trace:
             f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_advice(purpose)}"
         )
 
-    # -- the end
-    # ---------------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
     def close(self) -> list[tuple[Tensor, Tensor]]:
         """Give written handles from outside their values back; each with the value that was written to it."""
         found = []

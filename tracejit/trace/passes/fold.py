@@ -1,8 +1,7 @@
 """Constant folding: evaluate what is known at trace time, up to a size.
 
-In and out: a graph. A value whose elements are all the same becomes a literal (`full`), of any size: nothing is
-stored. Others
-become constants of at most `LIMIT` elements, so that no large array is computed, or kept, at compile time.
+In and out: a graph. A value whose elements are all the same becomes a literal (`full`), of any size: nothing is stored.
+Others become constants of at most `LIMIT` elements, so that no large array is computed, or kept, at compile time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Algebraic simplification by rules.
 
-In and out: a graph. `RULES` are pairs of plain functions, both traced: where the graph looks like the first, it
-becomes the second.
-Every rule holds for every value of its dtypes, zeros' signs, infinities and nan included (the tests try each rule on
-such values
-just because it is here); those that do not are marked `fast` and run only with `fastmath`. `MOVES` are rules about
-attributes
-(shapes, axes, dtypes, literals), as functions.
+In and out: a graph. `RULES` are pairs of plain functions, both traced: where the graph looks like the first, it becomes
+the second. Every rule holds for every value of its dtypes, zeros' signs, infinities and nan included (the tests try
+each rule on such values just because it is here); those that do not are marked `fast` and run only with `fastmath`.
+`MOVES` are rules about attributes (shapes, axes, dtypes, literals), as functions.
 
 To add a rule, add a line. The order does not matter: a node is tried again after each rewrite.
 """
@@ -55,8 +52,7 @@ from tracejit.trace.tracer import rewrite, trace_function
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`before` may become `after`. kinds: NumPy kinds of the first variable's dtype for which it holds (b i u f c).
-    conditions: the
-    first that many variables are bool. fast: only with fastmath."""
+    conditions: the first that many variables are bool. fast: only with fastmath."""
 
     before: Callable[..., Any]
     after: Callable[..., Any]
@@ -235,8 +231,7 @@ def _same_literal(a: Any, b: Any) -> bool:
     return a != 0 or math.copysign(1, a) == math.copysign(1, b)
 
 
-# -- rules about attributes
-# ----------------------------------------------------------------------------------------------
+# -- rules about attributes --------------------------------------------------------------------------------------------
 Move = Callable[[Sequence[Node], Any, Any, bool], Tensor | None]
 
 
@@ -325,8 +320,7 @@ def _divide(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Tenso
 
 def _mul_zero(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Tensor | None:
     """g * p where zero wins is zero if g is, and an ordinary product if p is finite or g not zero. (The sign of its
-    zeros means
-    nothing.)"""
+    zeros means nothing.)"""
     g, p = map(_literal, inputs)
     if g is not None:
         return core.full(0, type.shape, type.dtype) if g == 0 else multiply(*map(wrap, inputs))
