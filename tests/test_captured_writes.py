@@ -1,0 +1,259 @@
+"""Writes to values from outside: captured tensors and Variables, Variables made inside, one tensor in several places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracejit as tj
+
+
+def x() -> tj.Tensor:
+    return tj.asarray(np.array([1, 2, 3], "f4"))
+
+
+def ones() -> np.ndarray:
+    return np.array([1, 2, 3], "f4")
+
+
+def same(t: Any, array: Any) -> None:
+    np.testing.assert_allclose(np.asarray(t), array, rtol=1e-6)
+
+
+# -- writes
+def test_captured_handles_that_are_written() -> None:
+    t, v = tj.zeros(3), tj.Variable(1.0)
+
+    @tj.function
+    def f(a):
+        nonlocal t
+        t += a
+        v.assign(v * 2)
+        t[0] = v
+        return t * v
+
+    want_t, want_v = np.zeros(3), 1.0
+    for _ in range(4):
+        want_t, want_v = want_t + ones(), want_v * 2
+        want_t[0] = want_v
+        same(f(x()), want_t * want_v)
+        same(t, want_t)
+        same(v, want_v)
+    assert f.trace_count == 1
+
+
+def test_reads_and_writes_keep_their_order() -> None:
+    v = tj.Variable(1.0)
+
+    @tj.function
+    def f(a):
+        before = v.read_value()
+        v.assign_add(a)
+        middle = v + 0
+        v.assign(v * 10)
+        return before, middle, v.read_value()
+
+    assert [float(t) for t in f(2.0)] == [1, 3, 30]
+    assert [float(t) for t in f(2.0)] == [30, 32, 320]
+
+
+def test_variables_swap() -> None:
+    p, q = tj.Variable([1.0]), tj.Variable([2.0])
+
+    @tj.function
+    def swap():
+        a, b = p.read_value(), q.read_value()
+        p.assign(b)
+        q.assign(a)
+
+    for k in range(3):
+        assert swap() is None
+        assert (float(p[0]), float(q[0])) == ((2.0, 1.0) if k % 2 == 0 else (1.0, 2.0))
+
+
+def test_a_failing_trace_leaves_handles_as_they_were() -> None:
+    v = tj.Variable(1.0)
+
+    @tj.function
+    def f(a):
+        v.assign(a)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        f(2.0)
+    assert float(v) == 1.0 and f.trace_count == 0
+
+
+GLOBAL_VARIABLE: Any = None
+
+
+def test_rebinding_a_variable_is_an_error_that_says_what_to_do() -> None:
+    global GLOBAL_VARIABLE
+    GLOBAL_VARIABLE = v = tj.Variable(0.0)
+
+    @tj.function
+    def f(a):
+        global GLOBAL_VARIABLE
+        GLOBAL_VARIABLE = GLOBAL_VARIABLE + a
+        return GLOBAL_VARIABLE
+
+    with pytest.raises(
+        tj.TracerError,
+        match=r"GLOBAL_VARIABLE is a Variable and was rebound to a tensor; use GLOBAL_VARIABLE\.assign_add",
+    ):
+        f(1.0)
+    assert GLOBAL_VARIABLE is v
+
+
+def test_rebinding_through_closures_and_attributes() -> None:
+    v = tj.Variable(0.0)
+
+    class Model:
+        w = tj.Variable(1.0)
+
+        def __init__(self):
+            self.w = tj.Variable(2.0)
+
+        @tj.function
+        def step(self, a):
+            self.w = self.w * a
+            return self.w
+
+    def f(a):
+        nonlocal v
+        v = a * 2.0
+        return v
+
+    with pytest.raises(tj.TracerError, match=r"self\.w is a Variable and was rebound"):
+        Model().step(2.0)
+    with pytest.raises(tj.TracerError, match="v is a Variable and was rebound"):
+        tj.function(f)(1.0)
+    assert isinstance(v, tj.Variable)
+
+
+# -- Variables made inside
+def test_create_once() -> None:
+    class Dense:
+        def __init__(self):
+            self.w = None
+            self.made = 0
+
+        @tj.function
+        def __call__(self, a):
+            if self.w is None:
+                self.w = tj.Variable(tj.ones(3) * 2, name="w")
+            self.w.assign_add(tj.ones(3))
+            return a * self.w
+
+    m = Dense()
+    for k in range(4):
+        same(m(x()), ones() * (3 + k))
+    assert m.__call__.trace_count == 2
+    other = Dense()
+    same(other(x()), ones() * 3)
+
+
+def test_create_once_with_a_random_start() -> None:
+    class Model:
+        w = None
+
+        def plain(self, a):
+            if self.w is None:
+                self.w = tj.Variable(tj.random.normal((3,)))
+            return a * self.w + tj.random.uniform((3,))
+
+        run = tj.function(plain)
+
+    tj.random.seed(3)
+    m = Model()
+    want = [m.plain(x()).numpy() for _ in range(3)]
+    tj.random.seed(3)
+    m = Model()
+    got = [m.run(x()).numpy() for _ in range(3)]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_local_variable_is_an_error_with_its_line() -> None:
+    @tj.function
+    def f(a):
+        w = tj.Variable(1.0)
+        w.assign_add(a)
+        return w.read_value()
+
+    for _ in range(2):
+        with pytest.raises(
+            tj.TracerError, match=rf"Variable created at .*{__file__.rsplit('/', 1)[-1]}:\d+, inside f, is not kept"
+        ):
+            f(1.0)
+
+
+def test_a_second_creation_is_an_error_with_its_line() -> None:
+    kept: list[Any] = []
+
+    @tj.function
+    def f(a):
+        kept.append(tj.Variable(1.0))
+        return a * kept[-1]
+
+    f(1.0)
+    with pytest.raises(tj.TracerError, match="is a second one"):
+        f(1.0)
+
+
+def test_a_variable_that_starts_from_an_argument_is_an_error() -> None:
+    class M:
+        w = None
+
+        @tj.function
+        def __call__(self, a):
+            if self.w is None:
+                self.w = tj.Variable(a * 2)
+            return self.w * a
+
+    with pytest.raises(tj.TracerError, match=r"its first value depends on argument 'a'"):
+        M()(x())
+
+
+# -- one tensor in several places --------------------------------------------------------------------------------------
+def test_shared_tensors_that_part_and_meet() -> None:
+    class Pair:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+        def plain(self, v):
+            self.a += v
+            return self.a * self.b
+
+        run = tj.function(plain)
+
+    t = x()
+    p, q = Pair(t, t), Pair(t + 0, None)
+    q.b = q.a
+    for step in range(6):
+        same(p.run(x()), q.plain(x()).numpy())
+        same(p.b, q.b.numpy())
+        for pair in (p, q):
+            if step == 1:  # part
+                pair.b = tj.ones(3)
+            if step == 3:  # meet again
+                pair.a = pair.b
+    assert p.run.trace_count == 2
+
+
+def test_two_variables_become_one() -> None:
+    a, b = tj.Variable([1.0]), tj.Variable([2.0])
+
+    def f(v):
+        a.assign_add(v)
+        b.assign(b * 2)
+        return a + b
+
+    g = tj.function(f)
+    one = tj.ones(1)
+    same(g(one), [6.0])
+    same(g(one), [11.0])
+    b = a  # 3
+    same(g(one), [16.0])
+    same(a, [8.0])
