@@ -53,9 +53,9 @@ def compare(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_array_less(np.abs(got - wide[0] @ wide[1]), bound + 1e-30)
 
 
-SIZES = [(1, 1, 1), (2, 3, 4), (5, 7, 3), (12, 32, 16), (13, 33, 17), (11, 31, 15), (23, 48, 64), (64, 65, 66), (4, 4, 4),
-         (100, 70, 700), (3, 50, 0), (0, 4, 5), (4, 0, 5), (1, 70, 40), (70, 1, 40), (300, 3, 3), (7, 500, 321), (300, 200, 100),
-         (1000, 10, 128), (10, 1000, 640), (128, 1024, 300)]
+SIZES = [(1, 1, 1), (2, 3, 4), (5, 7, 3), (12, 32, 16), (13, 33, 17), (11, 31, 15), (23, 48, 64), (64, 65, 66),
+         (4, 4, 4), (100, 70, 700), (3, 50, 0), (0, 4, 5), (4, 0, 5), (1, 70, 40), (70, 1, 40), (300, 3, 3),
+         (7, 500, 321), (300, 200, 100), (1000, 10, 128), (10, 1000, 640), (128, 1024, 300)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -176,7 +176,7 @@ def chained(p: Plan) -> int:
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-4) -> None:
     assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(want).max())))
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(want).max(initial=0))))
 
 
 @pytest.mark.parametrize("m,n,k", [(1000, 300, 64), (7, 5, 3), (128, 256, 784), (20, 3000, 700), (49, 33, 10)])
@@ -256,6 +256,29 @@ def test_two_products_meet() -> None:
     wide = x.astype("float64")
     close(got, wide @ v / (1 + np.exp(-(wide @ w))))
     assert len(p.steps) == 2 and chained(p) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_vectors_become_sums(dtype: str) -> None:
+    a, x, y = random(300, 500, dtype=dtype), random(500, dtype=dtype, seed=1), random(300, dtype=dtype, seed=2)
+    results, p = compiled(lambda a, x, y: (a @ x, y @ a, tj.exp(x) @ x, a[:0] @ x, a[:, :0] @ x[:0]), a, x, y)
+    wide = a.astype("complex128")
+    for got, want in zip(results, (wide @ x, y @ wide, np.exp(x) @ x, wide[:0] @ x, np.zeros(300)), strict=True):
+        assert got.dtype == dtype
+        close(got, want.real if got.dtype.kind == "f" else want)
+    assert not any(isinstance(s, Gemm) for s in p.steps)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("m,n,k", [(40, 50, 60), (3, 3, 3), (1, 20, 30), (20, 1, 30), (5, 6, 0)])
+def test_integers_wrap(m: int, n: int, k: int, dtype: str) -> None:
+    source = np.random.default_rng(0)
+    info = np.iinfo(dtype)
+    a, b = (source.integers(info.min, info.max, s, dtype, endpoint=True) for s in ((m, k), (k, n)))
+    for b in (b, np.asfortranarray(b)):
+        (got,), p = compiled(lambda a, b: a @ b + 1, a, b)
+        np.testing.assert_array_equal(got, a @ b + got.dtype.type(1))
+        assert len(p.steps) == 1
 
 
 def test_layers_with_gradients_and_threads() -> None:

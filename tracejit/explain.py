@@ -91,7 +91,7 @@ def _library_calls(s: Specialization) -> Iterator[str]:
     for step in s.built.plan.steps:
         at = f" (at {_short(step.where)})" if getattr(step, "where", "") else ""
         if isinstance(step, Gemm):
-            yield f"matmul: BLAS call, not fused{at}"
+            yield f"matmul: product of matrices, {'then ' + ', '.join(step.then.ops) if step.then else 'not fused'}{at}"
         elif isinstance(step, Call):
             yield f"{step.op.name}: library call, not fused{at}"
 

@@ -9,8 +9,7 @@
     Program   run them                                                             runtime/program.py
 
 Inside another trace a decorated function is inlined: its Python body runs in the outer trace. Under a gradient tape a
-call is one
-record, whose derivative is another compiled program (`trace/calls.py`).
+call is one record, whose derivative is another compiled program (`trace/calls.py`).
 
 Read next: `explain.py` (all of this as text).
 """
@@ -45,6 +44,7 @@ from tracejit.trace.passes.dce import dce
 from tracejit.trace.passes.dissolve import dissolve, settle
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.simplify import simplify, simplify_fast
+from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
 from tracejit.trace.signature import Call, Signature, Spec, describe, flatten, is_array, unflatten
@@ -54,8 +54,8 @@ from tracejit.trace.tracer import LOCK
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
-PASSES: tuple[Pass, ...] = (dissolve, fold, simplify, cse, dce, settle)
-FAST_PASSES: tuple[Pass, ...] = (dissolve, fold, simplify_fast, cse, dce, settle)  # with fastmath
+PASSES: tuple[Pass, ...] = (dissolve, fold, simplify, vectors, cse, dce, settle)
+FAST_PASSES: tuple[Pass, ...] = (dissolve, fold, simplify_fast, vectors, cse, dce, settle)  # with fastmath
 
 
 def _runtime() -> tuple[Any, type[Program]]:
@@ -177,8 +177,7 @@ class Function:
             self.__name__ = self.name
         self._signature: Signature | None = None
 
-    # -- calling
-    # ---------------------------------------------------------------------------------------------------------
+    # -- calling -------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and not state.active and not config.debug.eager:
             traces = self._traces
@@ -252,8 +251,7 @@ class Function:
             f"shape, since a traced value does not decide a branch; use tj.while_loop or a Python loop"
         )
 
-    # -- finding and making specialisations
-    # ---------------------------------------------------------------------------------
+    # -- finding and making specialisations ----------------------------------------------------------------------------
     def _specialization(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]]:
         found = self._lookup(call, before)
         if found is None:
@@ -371,8 +369,7 @@ class Function:
                     f"not allow"
                 )
 
-    # -- eager runs
-    # --------------------------------------------------------------------------------------------------------
+    # -- eager runs ----------------------------------------------------------------------------------------------------
     def eager(self, *args: Any, **kwargs: Any) -> Any:
         """Run undecorated. NumPy arrays arrive as tensors, and writes go back into them, as in a compiled run."""
         return self._eagerly((), args, kwargs)
@@ -396,8 +393,7 @@ class Function:
             np.copyto(arrays[k], stand_ins[k]._value)  # type: ignore[arg-type]
         return result
 
-    # -- looking inside
-    # -------------------------------------------------------------------------------------------------------
+    # -- looking inside ------------------------------------------------------------------------------------------------
     @property
     def trace_count(self) -> int:
         """How often the Python function has been traced."""
@@ -466,8 +462,7 @@ class Function:
         for view in self.views():
             view.cache_clear()
 
-    # -- methods
-    # -------------------------------------------------------------------------------------------------------------
+    # -- methods -------------------------------------------------------------------------------------------------------
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else Method(self._for(instance), instance)
 
@@ -495,8 +490,7 @@ class Function:
         self._instances[key] = view._owner, view
         return view
 
-    # -- being an object
-    # -------------------------------------------------------------------------------------------------------
+    # -- being an object -----------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
         return f"<tj.function {self.name}>"
 
@@ -570,8 +564,7 @@ def arguments_key(args: tuple[Any, ...]) -> Hashable:
     return tuple(found)
 
 
-# -- the decorator
-# ---------------------------------------------------------------------------------------------------------
+# -- the decorator -----------------------------------------------------------------------------------------------------
 def function(
     f: Callable[..., Any] | None = None,
     *,
@@ -586,8 +579,7 @@ def function(
     """Compile a function of tensors when it is called: the same results, faster.
 
     static_argnames: arguments whose value is part of the program. input_signature: `spec`s the arrays must satisfy.
-    fastmath: allow
-    rewrites that change rounding, nan or infinities. checks=False: leave out index checks.
+    fastmath: allow rewrites that change rounding, nan or infinities. checks=False: leave out index checks.
 
     >>> import tracejit as tj
     >>> @tj.function
@@ -651,8 +643,7 @@ def _user_depth() -> int:
     return depth
 
 
-# -- facts
-# ------------------------------------------------------------------------------------------------------------------
+# -- facts -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
     """Traces in the cache, traces made, calls of those in the cache; machine code of the process: compiled, found."""

@@ -53,7 +53,10 @@ SMALL = 32 * 1024  # elements: below, one thread does everything anyway
 # How many clusters back a root may join.
 LOOK_BACK = 16
 
-BLAS_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+# What products have code of their own for; others are library calls.
+PRODUCT_DTYPES = frozenset(
+    map(np.dtype, ("float32", "float64", "complex64", "complex128", "int32", "int64", "uint32", "uint64"))
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +98,7 @@ Unit = Cluster | Single
 
 
 def is_gemm(node: Node) -> bool:
-    return node.op.name == "matmul" and node.dtype in BLAS_DTYPES
+    return node.op.name == "matmul" and node.dtype in PRODUCT_DTYPES
 
 
 def is_scatter(node: Node) -> bool:

@@ -19,11 +19,12 @@ from tracejit.runtime import gemm_code
 from tracejit.runtime.blas import blas_call
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
-from tracejit.runtime.grid import CHUNK, PARALLEL
+from tracejit.runtime.grid import PARALLEL
 
-DEPTH = 320  # of one walk down k, at most: a strip of b that deep stays in the first cache
-PANEL = 48  # rows of an item, at most: so many rows of a stay in the second cache
-ENOUGH = 16  # items that keep the cores of most machines busy
+DEPTH = 512  # of one walk down k, at most: a strip of b that deep stays in the first cache
+PANEL = 24  # rows of an item, at most: so many of a and c stay in the second cache
+ENOUGH = 32  # items that keep the cores of most machines busy
+CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: a product is all computation, and one late chunk costs it all
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
@@ -71,12 +72,12 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0) -> Cut:
         panel = min(_up(max(1, int(CHUNK / row)), t.rows), _up(-(-m * matrices // ENOUGH), t.rows))
     panel = min(panel or m, PANEL if work > PARALLEL else m, m)
     panels = -(-m // panel)
-    if work > PARALLEL and panels * matrices < ENOUGH:
+    if work > PARALLEL and panels * matrices < ENOUGH // 4:
         most = min(ENOUGH // (panels * matrices), int(work / CHUNK / (panels * matrices)))
         part = _up(-(-n // max(1, most)), t.columns)
     part = min(part or n, n)
     items = matrices * panels * -(-n // part)
-    chunk = items if work <= PARALLEL else min(items, max(1, int(CHUNK * items / work)))
+    chunk = items if work <= PARALLEL else -(-items // min(items, int(work / CHUNK)))
     walks = max(1, -(-k // DEPTH))
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 

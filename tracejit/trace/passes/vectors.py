@@ -1,0 +1,36 @@
+"""Products with a vector as sums: they read each element of the matrix once, so they fuse like any reduction.
+
+In and out: a graph. Products of matrices stay: their tiles use what they read many times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracejit.ir import Graph, Node
+from tracejit.ops import core
+from tracejit.ops.movement import reshaped
+from tracejit.ops.reduction import sum as total
+from tracejit.trace.tracer import rewrite
+
+
+def vectors(graph: Graph) -> Graph:
+    """Replace products with one row or one column."""
+    return rewrite(graph, _rule) if any(map(_has_vector, graph.nodes)) else graph
+
+
+def _has_vector(node: Node) -> bool:
+    return node.op.name == "matmul" and node.dtype.char in "fdFD" and 1 in node.shape[-2:]
+
+
+def _rule(node: Node, args: list[Any]) -> Any:
+    if not _has_vector(node):
+        return None
+    a, b = args
+    *batch, m, n = node.shape
+    k = a.shape[-1]
+    if n == 1:
+        row = core.broadcast_to(reshaped(b, (*batch, 1, k)), a.shape)
+        return reshaped(total(a * row, axis=-1), node.shape)
+    column = core.broadcast_to(reshaped(a, (*batch, k, 1)), b.shape)
+    return reshaped(total(column * b, axis=-2), node.shape)
