@@ -1,4 +1,4 @@
-"""Writes to values from outside: captured tensors and Variables, Variables made inside, one tensor in several places."""
+"""Writes to values from outside: captured tensors, Variables, Variables made inside, one tensor in several places."""
 
 from __future__ import annotations
 
