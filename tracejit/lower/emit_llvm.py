@@ -14,12 +14,13 @@ Read next: `emit_nest_llvm.py` (loops along the vectors), `emit_scalar_llvm.py` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from tracejit.lower.emit_nest_llvm import NOTHING, Maybe, Nest, Scope, Step, Values, Work, roots_of
+from tracejit.lower.emit_nest_llvm import NOTHING, Maybe, Nest, Scope, Step, Values, Work
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
 from tracejit.lower.kernel import Kernel
 from tracejit.lower.scalar import I64, Stmt
@@ -65,7 +66,10 @@ class _KernelEmitter(Nest):
         b.position_at_end(body)
 
         base = self.read_slots()
-        self.works = [self.work(stage) for stage in k.stages]
+        self.works = []
+        for stage in k.stages:
+            self.works.append(self.work(stage, known=self.kept))
+            self.kept |= {i: self._row_scratch(k.stmts[i].dtype) for i in stage.keeps}
         for i in sorted({i for work in self.works for i in work.levels[0]}):
             base.values[i] = self.statement(i, base)
 
@@ -174,6 +178,10 @@ class _KernelEmitter(Nest):
 
     def _array(self, dtype: np.dtype) -> ir.Value:
         return self.e.stack(ir.ArrayType(memory_type(dtype), self.chunk))
+
+    def _row_scratch(self, dtype: np.dtype) -> ir.Value:
+        """Room for a value at each element of a row, and for the rest of its last vector."""
+        return self.e.room(memory_type(dtype), self.b.add(self.extents[self.vdim], self.num(self.lanes)))
 
     def _segment(self, scope: Scope, finishing: ir.Value, part: ir.Value, row: ir.Value, low: ir.Value, high: ir.Value,
                  last: ir.Value) -> None:
@@ -310,14 +318,27 @@ class _KernelEmitter(Nest):
     def _row(self, scope: Scope, work: Work, state: Values, low: ir.Value, high: ir.Value) -> Values:
         """The innermost loop of a row."""
         unroll = _unroll(work.cost)
+        if unroll == 1 and work.cost <= 48 and any(map(self.e.compensated, work.stage.accumulators)):
+            unroll = 2  # one exact sum for two vectors
 
         def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-            scopes = [self.vector(scope, work, i, mask) for i in positions]
+            scopes = []
+            for i in positions:
+                known = {n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
+                scopes.append(self.vector(scope, work, i, mask, known=known))
+                for n, pointer, d in self._kept_at(work.stage.keeps, i):
+                    self.e.store(scopes[-1].values[n], pointer, d, None)
             state = self._accumulate(work, scopes, mask, state)
             self.store_all(work, scopes, stream)
             return state
 
         return self.run(scope, work, low, high, unroll, state, body)
+
+    def _kept_at(self, stmts: Sequence[int], position: ir.Value) -> Iterator[tuple[int, ir.Value, np.dtype]]:
+        """Statements with the places in their row scratch for `position`, and their dtypes."""
+        for i in stmts:
+            dtype = self.k.stmts[i].dtype
+            yield i, self.e.at(self.kept[i], position, dtype), dtype
 
     def _accumulate(self, work: Work, scopes: list[Scope], mask: Maybe, state: Values) -> Values:
         """Take the values of some steps into the accumulators of a stage."""
@@ -448,7 +469,7 @@ class _KernelEmitter(Nest):
             return s.op in ("coord", "carry") or (s.op == "load" and not s.args)
 
         levels = work.levels[self.vector_level]
-        used = {a for i in levels if not fixed(i) for a in self.k.stmts[i].args} | set(roots_of(work.stage))
+        used = {a for i in levels if not fixed(i) for a in self.k.stmts[i].args} | set(work.stage.roots)
         kept = [i for i in levels if i in used and fixed(i) and not trivial(self.k.stmts[i])]
         if not kept or not inner:
             return {}, work

@@ -33,22 +33,12 @@ Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, s
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
 
 
-def roots_of(stage: Stage) -> list[int]:
-    """The statements that a stage names."""
-    roots = list(stage.checks)
-    for a in stage.accumulators:
-        roots += [a.value] if a.index is None else [a.value, a.index]
-    for s in stage.stores:
-        roots += [i for i in (s.value, s.offset, s.mask) if i is not None]
-    return roots
-
-
 def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
     """Elements per vector: what fits of the dtype that most statements have. Scatters go one by one."""
     if kernel.serial:
         return 1
     sizes: dict[int, int] = {}
-    wanted = [i for stage in kernel.stages for i in roots_of(stage)]
+    wanted = [i for stage in kernel.stages for i in stage.roots]
     usual = [i for i in detours(kernel.stmts, range(len(kernel.stmts)), wanted) if not isinstance(i, Detour)]
     dtypes = [kernel.stmts[i].dtype for i in usual if kernel.stmts[i].op not in ("const", "param", "coord")]
     numbers = [d for d in dtypes if d.kind != "b"] or dtypes
@@ -84,6 +74,7 @@ class Work:
     vectors: tuple[int | Detour, ...]  # the last level, with what is rarely needed set apart
     accesses: tuple[int, ...]
     cost: float
+    known: tuple[int, ...] = ()  # what is read back from where an earlier loop put it
 
 
 NOTHING = Work(Stage(True), (), (), (), 0.0)
@@ -113,6 +104,7 @@ class Nest:
         self.splittable = kernel.splittable and kernel.inner > 0
         self.results: dict[int, State] = {}  # rows: finished accumulators
         self.arrays: dict[int, Values] = {}  # columns: their chunk on the stack
+        self.kept: dict[int, ir.Value] = {}  # rows: the scratch of each statement that a stage keeps
         self.streams = False  # whether some store may bypass the cache
 
     # ---- analysis
@@ -148,7 +140,7 @@ class Nest:
         return sorted(found)
 
     def work(self, stage: Stage, known: Iterable[int] = (), roots: Sequence[int] | None = None) -> Work:
-        wanted = roots_of(stage) if roots is None else roots
+        wanted = stage.roots if roots is None else roots
         needed = self.closure(wanted, known)
         levels: list[list[int]] = [[] for _ in range(self.vector_level + 1)]
         for i in needed:
@@ -164,7 +156,9 @@ class Nest:
             if s.op == "load" and (s.args or self.accesses[s.attrs[0]].strides[self.vdim] == "s"):
                 weight = 8
             cost += weight * max(1.0, s.dtype.itemsize * self.lanes / self.width)
-        return Work(stage, tuple(map(tuple, levels)), tuple(vectors), tuple(sorted(accesses)), cost)
+        used = {a for i in needed for a in self.k.stmts[i].args}.union(wanted)
+        behind = tuple(i for i in known if i in used)
+        return Work(stage, tuple(map(tuple, levels)), tuple(vectors), tuple(sorted(accesses)), cost, behind)
 
     def read_slots(self) -> Scope:
         """Load all numbers of the launch; gives the scope of the call."""
@@ -276,9 +270,11 @@ class Nest:
                 self._detour(i, scope)
                 continue
             s = self.k.stmts[i]
+            if i in scope.values:
+                continue
             if s.op == "carry" and self.columns:
                 scope.values[i] = self._carry_vector(s.attrs[0], position, low)
-            elif i not in scope.values:
+            else:
                 scope.values[i] = self.statement(i, scope)
         return scope
 

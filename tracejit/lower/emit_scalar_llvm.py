@@ -159,10 +159,14 @@ class Emitter:
     def stack(self, typ: ir.Type) -> ir.Value:
         """Room in the function's frame."""
         with self.b.goto_entry_block():
-            room = self.b.alloca(typ)
-            room.align = 64
-            pointer = ir.CastInstr(self.b.block, "bitcast", room, PTR)
-            self.b._insert(pointer)
+            return self.room(typ)
+
+    def room(self, typ: ir.Type, count: ir.Value | None = None) -> ir.Value:
+        """Room in the function's frame, from here on (not in a loop)."""
+        room = self.b.alloca(typ, count)
+        room.align = 64
+        pointer = ir.CastInstr(self.b.block, "bitcast", room, PTR)
+        self.b._insert(pointer)
         return pointer
 
     def _dummy(self, typ: ir.Type) -> ir.Value:

@@ -81,6 +81,19 @@ class Stage:
     accumulators: tuple[Accumulator, ...] = ()
     stores: tuple[Store, ...] = ()
     checks: tuple[int, ...] = ()  # `check` statements that must run even if nothing uses their result
+    # Values of this inner loop that later stages read back from a row of scratch, where that is cheaper than computing
+    # them again (one inner dim, vectors along it).
+    keeps: tuple[int, ...] = ()
+
+    @property
+    def roots(self) -> list[int]:
+        """The statements that a stage names."""
+        roots = [*self.checks, *self.keeps]
+        for a in self.accumulators:
+            roots += [a.value] if a.index is None else [a.value, a.index]
+        for s in self.stores:
+            roots += [i for i in (s.value, s.offset, s.mask) if i is not None]
+        return roots
 
 
 @dataclass(frozen=True)
@@ -149,8 +162,8 @@ class Kernel:
                 where = "" if s.offset is None else f" at v{s.offset}"
                 where += "" if s.mask is None else f" if v{s.mask}"
                 lines.append(f"    w{s.write} {'' if s.mode == 'set' else s.mode}= v{s.value}{where}")
-            for c in stage.checks:
-                lines.append(f"    check v{c}")
+            lines += [f"    check v{c}" for c in stage.checks]
+            lines += [f"    keep v{i}" for i in stage.keeps]
         return "\n".join(lines) + "\n"
 
 
@@ -302,6 +315,8 @@ def verify(kernel: Kernel) -> None:
                 require(kinds[0] == kinds[1] and s.dtype.kind == "b", f"v{i} compares unlike dtypes")
             case _:
                 require(all(d == s.dtype for d in kinds), f"v{i} mixes dtypes")
+    rows = kernel.inner == 1 and kernel.vector == "inner"
+    require(rows or not any(stage.keeps for stage in kernel.stages), "values are kept, but not along a row")
     stored = [s.write for stage in kernel.stages for s in stage.stores]
     require(set(stored) == set(range(len(kernel.writes))), "a write is never stored or unknown")
     for stage in kernel.stages:

@@ -10,7 +10,7 @@ nodes, asks the others' `scalar` and `index` rules, and remembers what it has, s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ from tracejit.lower.scalar import Builder, Complex, Stmt, Value
 
 I64 = scalar.I64
 F32 = scalar.F32
+# A value that takes so many statements is read back in a later stage, if rows of such values fit the innermost cache.
+KEEP_COST = 8
+KEEP_BYTES = 32 * 1024
 NARROW = 8  # elements: a dim with fewer is no good for vectors
 # Literals that stay in the code: others are slots.
 COMMON_LITERALS = frozenset((0, 1, -1, 2, -2, 0.5, -0.5))
@@ -413,6 +416,8 @@ class Writer:
         reads = [self._access(t, dims, vector_dim) for t in self.reads]
         writes = [self._access(t, dims, vector_dim) for t in self.writes]
         stages, acc_order = self._stages()
+        if vector == "inner" and len(inner) == 1:
+            stages = self._keep(stages, extents[-1])
         stmts = tuple(self._renumber(s, renumber, acc_order) for s in self.builder.stmts)
         kernel = Kernel(
             n_outer,
@@ -511,7 +516,7 @@ class Writer:
         """Accumulators and stores by the round they belong to: what uses a carry of round k is of round k + 1."""
         stmts = self.builder.stmts
         level = [0] * len(stmts)
-        looping = [False] * len(stmts)  # whether a value differs along the inner dims
+        looping = self._looping = [False] * len(stmts)  # whether a value differs along the inner dims
         acc_level: list[int] = []
         done = 0
         for i, s in enumerate(stmts):
@@ -549,6 +554,46 @@ class Writer:
         if stores or checks:
             stages.append(Stage(False, (), stores, checks))
         return tuple(stages), acc_order
+
+    def _keep(self, stages: tuple[Stage, ...], row: int) -> tuple[Stage, ...]:
+        """Have stages keep what later stages would else compute again at some cost, as far as a row of it stays in the
+        first-level cache."""
+        stmts, result = self.builder.stmts, list(stages)
+        room = KEEP_BYTES // (row + NARROW)
+        computed: dict[int, int] = {}  # statement -> first stage that computes it, of those that loop
+        kept: set[int] = set()
+        for number, stage in enumerate(stages):
+            if not stage.inner:
+                continue
+            again: list[int] = []
+            todo, seen = stage.roots, set(kept)
+            while todo:
+                i = todo.pop()
+                if i in seen:
+                    continue
+                seen.add(i)
+                if i in computed and self._row_cost(i) >= KEEP_COST and stmts[i].dtype.itemsize <= room:
+                    room -= stmts[i].dtype.itemsize
+                    again.append(i)
+                else:
+                    todo += stmts[i].args
+            for i in sorted(again):
+                first = computed[i]
+                result[first] = replace(result[first], keeps=(*result[first].keeps, i))
+                kept.add(i)
+            computed.update((i, number) for i in seen if i not in computed)
+        return tuple(result)
+
+    def _row_cost(self, statement: int) -> int:
+        """How many statements it takes, in a loop along a row, to compute one."""
+        stmts, found = self.builder.stmts, set()
+        todo = [statement] if self._looping[statement] else []
+        while todo:
+            i = todo.pop()
+            if i not in found:
+                found.add(i)
+                todo += [a for a in stmts[i].args if self._looping[a]]
+        return len(found)
 
     @staticmethod
     def _store_level(s: Store, level: list[int]) -> int:
