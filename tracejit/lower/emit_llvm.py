@@ -321,18 +321,21 @@ class _KernelEmitter(Nest):
         if unroll == 1 and work.cost <= 48 and any(map(self.e.compensated, work.stage.accumulators)):
             unroll = 2  # one exact sum for two vectors
 
-        def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-            scopes = []
-            for i in positions:
-                known = {n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
-                scopes.append(self.vector(scope, work, i, mask, known=known))
-                for n, pointer, d in self._kept_at(work.stage.keeps, i):
-                    self.e.store(scopes[-1].values[n], pointer, d, None)
-            state = self._accumulate(work, scopes, mask, state)
-            self.store_all(work, scopes, stream)
-            return state
+        def run(scope: Scope, low: ir.Value, high: ir.Value, state: Values) -> Values:
+            def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
+                scopes = []
+                for i in positions:
+                    known = {n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
+                    scopes.append(self.vector(scope, work, i, mask, known=known))
+                    for n, pointer, d in self._kept_at(work.stage.keeps, i):
+                        self.e.store(scopes[-1].values[n], pointer, d, None)
+                state = self._accumulate(work, scopes, mask, state)
+                self.store_all(work, scopes, stream)
+                return state
 
-        return self.run(scope, work, low, high, unroll, state, body)
+            return self.run(scope, work, low, high, unroll, state, body)
+
+        return self.pieces(scope, work, low, high, state, run)
 
     def _kept_at(self, stmts: Sequence[int], position: ir.Value) -> Iterator[tuple[int, ir.Value, np.dtype]]:
         """Statements with the places in their row scratch for `position`, and their dtypes."""
@@ -493,12 +496,14 @@ class _KernelEmitter(Nest):
             self.store_all(work, [row], None)
             return number
 
-        def body(at: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-            self.store_all(work, [self.vector(row, work, i, mask, number, low) for i in at], stream)
-            return state
+        def run(scope: Scope, start: ir.Value, stop: ir.Value, state: Values) -> Values:
+            def body(at: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
+                self.store_all(work, [self.vector(scope, work, i, mask, number, low) for i in at], stream)
+                return state
 
-        unroll = _unroll(work.cost)
-        self.run(row, work, low, high, unroll, [], body)
+            return self.run(scope, work, start, stop, _unroll(work.cost), state, body)
+
+        self.pieces(row, work, low, high, [], run)
         return number
 
     # ---- partial results

@@ -30,6 +30,7 @@ from tracejit.lower.scalar import F16, I64, Stmt
 Values: TypeAlias = list[ir.Value]
 Maybe: TypeAlias = "ir.Value | None"
 Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
+Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
 
 
@@ -101,6 +102,7 @@ class Nest:
         self.level_of_dim.update({d: 2 + i for i, d in enumerate(self.loop_dims)})
         self.level_of_dim[self.vdim] = self.vector_level
         self.depends = self._dependencies()
+        self.slopes = self._slopes()
         self.splittable = kernel.splittable and kernel.inner > 0
         self.results: dict[int, State] = {}  # rows: finished accumulators
         self.arrays: dict[int, Values] = {}  # columns: their chunk on the stack
@@ -121,6 +123,21 @@ class Nest:
             elif s.op == "carry":
                 dims |= set(range(self.k.outer))
             found.append(dims)
+        return found
+
+    def _slopes(self) -> list[int | None]:
+        """How much the value of each statement grows from one lane to the next; None: unevenly, or nobody asks."""
+        found: list[int | None] = []
+        for s, dims in zip(self.k.stmts, self.depends, strict=True):
+            slope: int | None = None
+            known = [found[a] for a in s.args]
+            if self.vdim not in dims:
+                slope = 0
+            elif s.op == "coord":
+                slope = 1
+            elif s.dtype == I64 and s.op in ("add", "sub", "neg") and None not in known:
+                slope = sum(k if (n == 0 and s.op != "neg") or s.op == "add" else -k for n, k in enumerate(known))
+            found.append(slope)
         return found
 
     def level(self, i: int) -> int:
@@ -336,12 +353,16 @@ class Nest:
             if args:
                 pointer = self.e.at(pointer, args[0], dtype)
             return self.e.load_scalar(pointer, dtype, mask)
-        mask = self.e.and_mask(scope.mask, mask)
-        if mask is not None:
-            mask = self.e.splat(mask)
         moved = args[0] if args else None
         if moved is not None and not is_vector(moved):  # the same for all lanes: still a walk along the access
             pointer, moved = self.e.at(pointer, moved, dtype), None
+        if mask is not None and moved is None and stride == "1":
+            # An address far outside costs dear even where no lane is on.
+            pointer = self.b.select(self.e.any_lane(mask), pointer, self.e.zeros())
+            mask = mask if is_vector(mask) else None
+        mask = self.e.and_mask(scope.mask, mask)
+        if mask is not None:
+            mask = self.e.splat(mask)
         if moved is None:
             if stride == "1":
                 return self.e.load(pointer, dtype, mask)
@@ -381,6 +402,51 @@ class Nest:
             old = b.cmpxchg(self.errors, self.num(0), self.num(s.attrs[0] + 1), "monotonic", "monotonic")
             with self.when(b.extract_value(old, 1)):
                 b.store(value, b.gep(self.errors, [self.num(1)], source_etype=INT64), align=8)
+
+    # ---- guards
+
+    def pieces(self, scope: Scope, work: Work, low: ir.Value, high: ir.Value, state: Values, run: Piece) -> Values:
+        """`run(scope, low, high, state)` over [low, high), cut where a guard along the vectors (the border of a pad, the
+        joint of a concat) flips: within a piece each is the same for all lanes, so that nothing needs a mask."""
+        b = self.b
+        flips = [(i, *self._flip(i, scope)) for i in work.levels[self.vector_level] if self._is_guard(i)]
+        if not flips:
+            return run(scope, low, high, state)
+
+        def piece(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            inside, stop = scope.child(), high
+            for i, at, first in flips:
+                before = self.less(start, at)
+                inside.values[i] = before if first else b.not_(before)
+                stop = b.select(b.and_(before, self.less(at, stop)), at, stop)
+            for i in work.levels[self.vector_level]:
+                s = self.k.stmts[i]
+                if s.op in ("and", "or", "xor", "not") and s.dtype.kind == "b" and set(s.args) <= inside.values.keys():
+                    inside.values[i] = self.statement(i, inside)
+            return stop, run(inside, start, stop, state)
+
+        return self.loop(low, high, state, piece)[1]
+
+    def _is_guard(self, i: int) -> bool:
+        """Whether statement `i` compares whole numbers that drift apart by one from lane to lane."""
+        s = self.k.stmts[i]
+        if s.op not in ("lt", "le") or self.lanes == 1:
+            return False
+        x, y = (self.slopes[a] for a in s.args)
+        return x is not None and y is not None and abs(x - y) == 1
+
+    def _flip(self, i: int, scope: Scope) -> tuple[ir.Value, bool]:
+        """The position where a guard flips, and what it is before."""
+        s, outside = self.k.stmts[i], scope.child()
+        outside.coords[self.vdim] = self.num(0)
+        for n in self.closure(s.args, scope.values):
+            outside.values[n] = self.statement(n, outside)
+        x, y = (outside.values[a] for a in s.args)
+        falls = self.slopes[s.args[0]] < self.slopes[s.args[1]]  # x - y falls: false before, true after
+        at = self.b.sub(x, y) if falls else self.b.sub(y, x)
+        if falls == (s.op == "lt"):
+            at = self.b.add(at, self.num(1))
+        return at, not falls
 
     # ---- stores
 

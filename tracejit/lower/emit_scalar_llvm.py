@@ -178,6 +178,16 @@ class Emitter:
                 self.b.store(literal(0, typ), cell)
         return cell
 
+    def zeros(self) -> ir.Value:
+        """A vector of zero bytes in memory, for loads that are switched off."""
+        typ = ir.VectorType(INT64, self.lanes)
+        cell = self._dummies.get("zeros")
+        if cell is None:
+            cell = self._dummies["zeros"] = self.stack(typ)
+            with self.b.goto_entry_block():
+                self.b.store(literal(0, typ), cell, align=8)
+        return cell
+
     # ---- statements
 
     def statement(self, s: Stmt, args: list[ir.Value], source: np.dtype, mask: ir.Value | None = None) -> ir.Value:

@@ -497,7 +497,8 @@ class Writer:
         touches = [*self.reads, *self.writes]
 
         def score(group: tuple[int, ...]) -> int:
-            return sum(t.coefs[group[-1]] in (1, 2) for t in touches)
+            """Adjacent accesses along a dim; one of more dims outweighs those of fewer, which are much smaller."""
+            return sum(16 ** sum(map(bool, t.coefs)) for t in touches if t.coefs[group[-1]] in (1, 2))
 
         a, b = score(outer[-1]), score(inner[-1])
         if a == b:
