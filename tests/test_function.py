@@ -420,9 +420,9 @@ def test_reasons_name_argument_old_new_and_line() -> None:
     f((4, 4), 3.0, mode="b")
     expected = [
         "trace 1: first call at",
-        "trace 2: argument 'x' f32[3] -> f32[4, 4] at",
+        "trace 2: argument 'x' shape (3,) -> (4, 4) at",
         "trace 3: argument 'n' a Python int -> a Python float",
-        "trace 4: argument 'x' f32[4, 4] -> f64[4, 4]",
+        "trace 4: argument 'x' dtype float32 -> float64",
         "trace 5: argument 'mode' 'a' -> 'b'",
         "trace 6: ",
     ]

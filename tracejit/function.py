@@ -47,7 +47,7 @@ from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
-from tracejit.trace.signature import Call, Signature, Spec, describe, flatten, is_array, unflatten
+from tracejit.trace.signature import Call, Signature, Spec, describe, describe_change, flatten, is_array, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
 from tracejit.trace.tracer import LOCK
 
@@ -103,13 +103,14 @@ _totals = Totals()
 class Described:
     """A call's arguments in words; holds none of them."""
 
-    parts: list[tuple[str, str]]  # name and type, or value, of each leaf and static argument
+    parts: list[tuple[str, dict[str, str]]]  # name and facts of each leaf and static argument
     structure: str
 
     @classmethod
     def of(cls, call: Call, signature: Signature) -> Described:
         parts = [(f"argument '{n}'", describe(x)) for n, x in zip(signature.leaf_names(call.spec), call.leaves)]
-        parts += [(f"static argument '{signature.names[k]}'", f"{call.values[k]!r:.80}") for k in signature.static]
+        for k in signature.static:
+            parts.append((f"static argument '{signature.names[k]}'", {"value": f"{call.values[k]!r:.80}"}))
         return cls(parts, str(call.spec).removeprefix("PyTreeSpec(").split(", NoneIsLeaf")[0])
 
 
@@ -350,7 +351,8 @@ class Function:
         if last is None:
             return "first call" + at
         new = Described.of(call, self.signature(before))
-        changes = [f"{n} {a} -> {b}" for (n, a), (m, b) in zip(last.parts, new.parts) if a != b or n != m]
+        pairs = zip(last.parts, new.parts)
+        changes = [f"{n} {describe_change(a, b)}" for (n, a), (m, b) in pairs if a != b or n != m]
         if len(last.parts) != len(new.parts):
             changes = [f"the arguments' structure {last.structure} -> {new.structure}"]
         return (", ".join(changes) or "dropped from the cache before") + at

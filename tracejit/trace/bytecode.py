@@ -14,168 +14,34 @@ from __future__ import annotations
 
 import dis
 import functools
-import os
+import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from tracejit.tensor import Tensor
+from tracejit.trace.reading import (
+    CONTAINERS,
+    FOREIGN_MODULES,
+    MAX_REFS,
+    MUTATORS,
+    PLAIN,
+    Bound,
+    Const,
+    Item,
+    Local,
+    Reading,
+    Ref,
+    Scope,
+    Super,
+    Value,
+    followed,
+    union,
+)
 
 MAX_CODES = 2000  # code objects walked for one function
-MAX_REFS = 256  # objects one value may be
-
-PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)
-_CONTAINERS = (dict, list, tuple, set, frozenset)
-_MUTATORS = frozenset(("append", "extend", "insert", "add", "update", "clear", "discard", "remove", "appendleft"))
-
-# Code that is not followed: the standard library, numeric packages, and the parts of this package that users do not
-# build with.
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_FOREIGN = tuple(
-    f"{os.sep}{name}{os.sep}" for name in ("numpy", "scipy", "optree", "numba", "llvmlite", "jax", "torch", "_pytest")
-)
-_OURS = (
-    "ops",
-    "trace",
-    "runtime",
-    "lower",
-    "tensor.py",
-    "function.py",
-    "gradients.py",
-    "variable.py",
-    "tape.py",
-    "custom.py",
-    "linalg.py",
-    "config.py",
-    "dtypes.py",
-    "errors.py",
-    "ir.py",
-    "__init__.py",
-    "fft.py",
-    "random.py",
-)
-_FOREIGN_MODULES = frozenset(
-    ("tracejit", "numpy", "scipy", "math", "builtins", "operator", "itertools", "functools", "np")
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """An object, and the expression that finds it again. `label` is that expression as the user would write it."""
-
-    code: str
-    value: Any
-    label: str
-    owner: Any = None  # the dict, cell or object that holds it, and under which name: so that it can be put back
-    key: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A method found on an object: calling it binds `self`."""
-
-    function: types.FunctionType
-    instance: Ref | None
-    code: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Local:
-    """A function made inside the walked code."""
-
-    code: types.CodeType
-    scope: _Scope
-
-
-@dataclass(frozen=True, slots=True)
-class Super:
-    """`super()` in a method."""
-
-    cls: type
-    instance: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class Const:
-    value: Any
-
-
-Item = Ref | Bound | Local | Super | Const
-Value = tuple[Item, ...]
-
-
-@dataclass(slots=True)
-class Reading:
-    """What was found."""
-
-    roots: dict[str, Any] = field(default_factory=dict)  # names used in expressions
-    plain: dict[str, Ref] = field(default_factory=dict)  # numbers, strings, functions: compared at each call
-    absent: dict[str, tuple[str, str, str]] = field(
-        default_factory=dict
-    )  # attributes looked for and not there: code, name, label
-    whole: dict[str, Ref] = field(default_factory=dict)  # containers compared as a whole
-    arrays: dict[str, Ref] = field(default_factory=dict)  # tensors, variables, arrays
-    objects: dict[str, Ref] = field(default_factory=dict)  # everything else that was passed through
-    stores: dict[str, tuple[Ref, str]] = field(
-        default_factory=dict
-    )  # places that may be assigned: as they were, and the line
-    blind: dict[str, str] = field(default_factory=dict)  # what could not be followed, and why
-
-
-def followed(code: types.CodeType) -> bool:
-    """Whether code is the user's, or built with this package, rather than a library's."""
-    name = code.co_filename
-    if name.startswith(_PACKAGE):
-        return not name[len(_PACKAGE) :].startswith(_OURS)
-    if name.startswith(_STANDARD) and "-packages" not in name[len(_STANDARD) :]:
-        return False
-    return not any(part in name for part in _FOREIGN) and not name.startswith("<frozen")
-
-
-class _Scope:
-    """Names of one walked code object: what locals and cells may be."""
-
-    def __init__(self, outer: _Scope | None, globals_code: str, globals_: dict[str, Any]):
-        self.names: dict[str, dict[Any, Item]] = {}
-        self.outer = outer
-        self.globals_code, self.globals = globals_code, globals_
-
-    def get(self, name: str) -> Value:
-        found = self.names.get(name)
-        if found is not None:
-            return tuple(found.values())
-        return self.outer.get(name) if self.outer is not None else ()
-
-    def add(self, name: str, value: Value) -> None:
-        known = self.names.setdefault(name, {})
-        for item in value:
-            if not isinstance(item, Const) and len(known) < MAX_REFS:
-                known[_identity(item)] = item
-
-
-def _identity(item: Item) -> Any:
-    return (
-        item.code
-        if isinstance(item, Ref)
-        else (type(item), id(item.function), item.code)
-        if isinstance(item, Bound)
-        else id(item)
-    )
-
-
-def _union(*values: Value) -> Value:
-    found: dict[Any, Item] = {}
-    for value in values:
-        for item in value:
-            if not isinstance(item, Const):
-                found.setdefault(_identity(item), item)
-    return tuple(found.values())[:MAX_REFS]
-
 
 class Analyst:
     """Walks functions and fills in a `Reading`."""
@@ -201,7 +67,7 @@ class Analyst:
         if not followed(f.__code__):
             self._library(f, code)
             return ()
-        scope = _Scope(None, self.root(f.__globals__, "g"), f.__globals__)
+        scope = Scope(None, self.root(f.__globals__, "g"), f.__globals__)
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
             try:
                 value = cell.cell_contents
@@ -236,7 +102,7 @@ class Analyst:
             if callable(value) and not isinstance(value, type):
                 self.note(Ref(f"{self.root(cell, 'c')}.cell_contents", value, getattr(value, "__name__", "function")))
 
-    def _code(self, code: types.CodeType, scope: _Scope) -> Value:
+    def _code(self, code: types.CodeType, scope: Scope) -> Value:
         key = code, id(scope.outer), scope.globals_code, tuple((n, tuple(v)) for n, v in scope.names.items())
         if key in self._done:
             return self._done[key]
@@ -276,7 +142,7 @@ class Analyst:
             for name in ("__init__", "__new__"):
                 if isinstance(f := x.__dict__.get(name), types.FunctionType):
                     self.function(f, {})
-        elif isinstance(x, _CONTAINERS) or isinstance(x, types.ModuleType):
+        elif isinstance(x, CONTAINERS) or isinstance(x, types.ModuleType):
             pass
         else:
             r.objects[ref.code] = ref
@@ -310,11 +176,11 @@ class Analyst:
             return ()
         code, label = f"{item.code}.{name}", f"{item.label}.{name}"
         if isinstance(x, types.ModuleType):
-            if x.__name__.split(".")[0] in _FOREIGN_MODULES or name not in x.__dict__:
+            if x.__name__.split(".")[0] in FOREIGN_MODULES or name not in x.__dict__:
                 return ()
             return self.note(Ref(code, x.__dict__[name], label, x, name))
-        if isinstance(x, _CONTAINERS):
-            if name in _MUTATORS:  # changes it, but reads nothing
+        if isinstance(x, CONTAINERS):
+            if name in MUTATORS:  # changes it, but reads nothing
                 return ()
             self.whole(item)
             return self.elements((item,))
@@ -399,16 +265,16 @@ class Analyst:
                 found.append(self._method(f, item) if isinstance(f, types.FunctionType) else (item,))
             else:
                 found.append((item,))
-        return _union(*found)
+        return union(*found)
 
     def whole(self, item: Item) -> None:
         """A container is used in a way that may depend on all of it."""
-        if isinstance(item, Ref) and isinstance(item.value, _CONTAINERS) and item.code not in self.reading.whole:
+        if isinstance(item, Ref) and isinstance(item.value, CONTAINERS) and item.code not in self.reading.whole:
             self.reading.whole[item.code] = item
             self.elements((item,))
 
     def call(
-        self, callee: Value, args: Sequence[Value], names: Sequence[str], scope: _Scope, code: types.CodeType
+        self, callee: Value, args: Sequence[Value], names: Sequence[str], scope: Scope, code: types.CodeType
     ) -> Value:
         """Calling a value. `names` are the keywords of the last arguments."""
         results: list[Value] = []
@@ -453,8 +319,8 @@ class Analyst:
             for a in args:
                 for item in a:
                     self.whole(item)
-            results.append(self.elements(_union(*args)))
-        return _union(*results)
+            results.append(self.elements(union(*args)))
+        return union(*results)
 
     def _bind(self, code: types.CodeType, args: Sequence[Value], names: Sequence[str]) -> dict[str, Value]:
         positional = args[: len(args) - len(names)]
@@ -462,16 +328,16 @@ class Analyst:
         bound.update(zip(names, args[len(args) - len(names) :]))
         rest = positional[code.co_argcount :]
         if rest and code.co_flags & 0x04:  # *args
-            bound[code.co_varnames[code.co_argcount + code.co_kwonlyargcount]] = _union(*rest)
+            bound[code.co_varnames[code.co_argcount + code.co_kwonlyargcount]] = union(*rest)
         return bound
 
     def _local(self, item: Local, args: Sequence[Value], names: Sequence[str]) -> Value:
-        scope = _Scope(item.scope, item.scope.globals_code, item.scope.globals)
+        scope = Scope(item.scope, item.scope.globals_code, item.scope.globals)
         for name, value in self._bind(item.code, args, names).items():
             scope.add(name, value)
         return self._code(item.code, scope)
 
-    def _super(self, args: Sequence[Value], scope: _Scope, code: types.CodeType) -> Value:
+    def _super(self, args: Sequence[Value], scope: Scope, code: types.CodeType) -> Value:
         classes = args[0] if args else scope.get("__class__")
         instances = args[1] if len(args) > 1 else scope.get(code.co_varnames[0]) if code.co_argcount else ()
         return tuple(
@@ -490,7 +356,7 @@ def _call_of(cls: type) -> Any:
 class _Walk:
     """One code object, instruction by instruction."""
 
-    def __init__(self, analyst: Analyst, code: types.CodeType, scope: _Scope):
+    def __init__(self, analyst: Analyst, code: types.CodeType, scope: Scope):
         self.analyst, self.code, self.scope = analyst, code, scope
         self.stack: list[Value] = []
         self.results: list[Value] = []
@@ -508,7 +374,7 @@ class _Walk:
                     if not falls:
                         self.stack = list(other)
                     elif len(other) == len(self.stack):
-                        self.stack = [_union(a, b) if a != b else a for a, b in zip(self.stack, other)]
+                        self.stack = [union(a, b) if a != b else a for a, b in zip(self.stack, other)]
                 self.line = (i.positions.lineno if i.positions is not None else None) or self.line
                 falls = self._step(i)
                 if i.opcode in _JUMPS and isinstance(i.argval, int) and i.argval > i.offset:
@@ -518,7 +384,7 @@ class _Walk:
             for item in list(value.values()):
                 if isinstance(item, Local):
                     self.analyst.call((item,), (), (), self.scope, self.code)
-        return _union(*self.results)
+        return union(*self.results)
 
     def pop(self) -> Value:
         return self.stack.pop() if self.stack else ()
@@ -579,14 +445,14 @@ class _Walk:
         elif op in ("LOAD_CONST", "LOAD_SMALL_INT"):
             self.push((Const(i.argval),))
         elif op in ("LOAD_ATTR", "LOAD_METHOD"):
-            found = _union(*(a.attribute(item, i.argval) for item in self.pop()))
+            found = union(*(a.attribute(item, i.argval) for item in self.pop()))
             self.push(found)
             if op == "LOAD_METHOD" or "NULL|self" in i.argrepr:
                 self.push()
         elif op.startswith("LOAD_SUPER_ATTR"):
             _, classes, instances = self.take(3)
             both = a._super((classes, instances), self.scope, self.code)
-            self.push(_union(*(a.attribute(s, i.argval) for s in both)))
+            self.push(union(*(a.attribute(s, i.argval) for s in both)))
             if "NULL|self" in i.argrepr or (i.arg is not None and i.arg & 1):
                 self.push()
         elif op == "STORE_ATTR":
@@ -604,7 +470,7 @@ class _Walk:
         elif op == "BINARY_SUBSCR" or (op == "BINARY_OP" and i.argrepr == "[]"):
             key, container = self.pop(), self.pop()
             if key and isinstance(key[0], Const) and not isinstance(key[0].value, slice):
-                self.push(_union(*(a.item(item, key[0].value) for item in container)))
+                self.push(union(*(a.item(item, key[0].value) for item in container)))
             else:
                 self.consume(key)
                 self.push(a.elements(container))
@@ -614,18 +480,18 @@ class _Walk:
                 self.consume(*values)
             self.push()
         elif op in ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET"):
-            self.push(_union(*self.take(i.arg or 0)))
+            self.push(union(*self.take(i.arg or 0)))
         elif op == "BUILD_MAP":
-            self.push(_union(*self.take(2 * (i.arg or 0))))
+            self.push(union(*self.take(2 * (i.arg or 0))))
         elif op in ("LIST_APPEND", "SET_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "MAP_ADD"):
             values = self.take(2 if op == "MAP_ADD" else 1)
             added = (
-                a.elements(_union(*values))
+                a.elements(union(*values))
                 if op in ("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
-                else _union(*values)
+                else union(*values)
             )
             if i.arg is not None and len(self.stack) >= i.arg:
-                self.stack[-i.arg] = _union(self.stack[-i.arg], added)
+                self.stack[-i.arg] = union(self.stack[-i.arg], added)
         elif op in ("GET_ITER", "LIST_TO_TUPLE"):
             self.push(a.elements(self.pop()))
         elif op == "FOR_ITER":
@@ -646,13 +512,13 @@ class _Walk:
         elif op in ("CALL", "CALL_KW"):
             self._call(i)
         elif op == "CALL_FUNCTION_EX":
-            kwargs = self.pop() if (i.arg or 0) & 1 or "NULL" in i.argrepr else ()
+            kwargs = self.pop() if (i.arg or 0) & 1 or sys.version_info >= (3, 14) else ()
             args, callee = self.pop(), self.pop()
             if self.stack and not callee:
                 callee = self.pop()
             elif self.stack and not self.stack[-1]:
                 self.pop()
-            parts = a.elements(_union(args, kwargs))
+            parts = a.elements(union(args, kwargs))
             self.push(a.call(callee, [parts] * 8 if parts else [], (), self.scope, self.code))
         elif op == "MAKE_FUNCTION":
             code = self.pop()
@@ -756,5 +622,5 @@ def analyse(
         ref = Ref(analyst.root(f, "f"), f, getattr(f, "__name__", type(f).__name__))
         analyst.note(ref)
         if not isinstance(f, (functools.partial, types.MethodType)):
-            analyst.call((ref,), (), (), _Scope(None, "", {}), analyse.__code__)
+            analyst.call((ref,), (), (), Scope(None, "", {}), analyse.__code__)
     return analyst

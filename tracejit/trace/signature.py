@@ -71,16 +71,23 @@ def leaf_key(x: Any) -> Hashable:
     return (np.generic, x.dtype) if isinstance(x, np.generic) else (np.ndarray, *array_key(x))
 
 
-def describe(x: Any) -> str:
-    """A leaf as its key sees it, in words."""
+def describe(x: Any) -> dict[str, str]:
+    """A leaf as its key sees it, in words: an array's facts by name, or one text under "value"."""
     if is_number(x):
-        return f"a Python {x.__class__.__name__}"
+        return {"value": f"a Python {x.__class__.__name__}"}
     if not is_array(x):
-        return f"{x!r:.80}"
+        return {"value": f"{x!r:.80}"}
     value = x._value if isinstance(x, Tensor) else np.asarray(x)
-    kind = "" if x.__class__ is Tensor else f"{x.__class__.__name__} "
-    strides = f" with strides {value.strides}" if isinstance(value, np.ndarray) and not value.flags.c_contiguous else ""
-    return f"{kind}{Type(value.shape, value.dtype)!r}{strides}"
+    strides = value.strides if isinstance(value, np.ndarray) and not value.flags.c_contiguous else "contiguous"
+    return {"kind": x.__class__.__name__, "shape": str(value.shape), "dtype": value.dtype.name, "strides": str(strides)}
+
+
+def describe_change(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """What differs between two described leaves."""
+    if old.keys() == new.keys():
+        names = [k for k in old if old[k] != new[k]]
+        return ", ".join(f"{'' if k == 'value' else k + ' '}{old[k]} -> {new[k]}" for k in names)
+    return " -> ".join(d.get("value") or f"a {d['kind']} of shape {d['shape']}" for d in (old, new))
 
 
 def frozen(x: Any) -> Hashable:

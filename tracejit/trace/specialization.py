@@ -160,10 +160,10 @@ class Specialization:
         """Arrays to write results into: those of Variables whose old value nobody else can see."""
         found = {}
         for w, i in self.in_place:
+            shared = sys.getrefcount(arrays[i]) != 3  # the handle's, the list's, and the argument of getrefcount
             value = arrays[i]
-            # references: the handle's, the list's, the name's, and the argument of getrefcount
-            alone = sys.getrefcount(value) == 4 and value.base.__class__ is not np.ndarray and value.flags.writeable
-            if alone and isinstance(self.source(i, leaves, handles), Tensor):
+            own = value.base.__class__ is not np.ndarray and value.flags.writeable and not shared
+            if own and isinstance(self.source(i, leaves, handles), Tensor):
                 found[w.at] = value
         return found
 
