@@ -81,7 +81,7 @@ class _Writer:
         """Read and check an argument; False if it is of an uncommon kind."""
         if x.__class__ is Tensor:
             self.lines += [f"if a{k}.__class__ is not Tensor: return MISS", f"v{k} = a{k}._value"]
-            self._check(f"v{k}", x._value)
+            self._check(f"v{k}", x._value)  # type: ignore[arg-type]
         elif x.__class__ is np.ndarray and x.flags.aligned and x.dtype.isnative:
             self.lines.append(f"v{k} = a{k}")
             self._check(f"v{k}", x)
