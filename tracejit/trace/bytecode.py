@@ -25,9 +25,12 @@ from tracejit.tensor import Tensor
 from tracejit.trace.reading import (
     CONTAINERS,
     FOREIGN_MODULES,
+    INDIFFERENT,
     MAX_REFS,
+    METADATA,
     MUTATORS,
     PLAIN,
+    SEQUENCES,
     Bound,
     Const,
     Item,
@@ -38,6 +41,8 @@ from tracejit.trace.reading import (
     Super,
     Value,
     followed,
+    operators,
+    python_function,
     union,
 )
 
@@ -133,11 +138,13 @@ class Analyst:
         elif isinstance(x, types.MethodType):
             self._method(x.__func__, Ref(f"{ref.code}.__self__", x.__self__, f"{ref.label}.__self__"))
         elif isinstance(x, functools.partial):
-            self.note(Ref(f"{ref.code}.func", x.func, ref.label))
-            for k, a in enumerate(x.args):
-                self.note(Ref(f"{ref.code}.args[{k}]", a, f"{ref.label}'s argument {k}"))
-            for name, a in x.keywords.items():
-                self.note(Ref(f"{ref.code}.keywords[{name!r}]", a, f"{ref.label}'s argument {name}"))
+            f = self.note(Ref(f"{ref.code}.func", x.func, ref.label))
+            args = [self.note(Ref(f"{ref.code}.args[{k}]", a, f"{ref.label}'s argument {k}")) for k, a in enumerate(x.args)]
+            args += [
+                self.note(Ref(f"{ref.code}.keywords[{k!r}]", a, f"{ref.label}'s argument {k}"))
+                for k, a in x.keywords.items()
+            ]
+            self.call(f, args, tuple(x.keywords), Scope(None, "", {}), analyse.__code__)
         elif isinstance(x, type):
             for name in ("__init__", "__new__"):
                 if isinstance(f := x.__dict__.get(name), types.FunctionType):
@@ -147,7 +154,7 @@ class Analyst:
         else:
             r.objects[ref.code] = ref
             if isinstance(
-                inner := getattr(x, "python_function", None), (types.FunctionType, functools.partial)
+                inner := python_function(x), (types.FunctionType, functools.partial)
             ):  # a decorated function
                 owner = getattr(x, "__self__", None)
                 if owner is not None and isinstance(inner, types.FunctionType):
@@ -167,11 +174,13 @@ class Analyst:
             mro = type(item.instance.value).__mro__
             later = mro[mro.index(item.cls) + 1 :] if item.cls in mro else ()
             found = next((c.__dict__[name] for c in later if name in c.__dict__), None)
-            f = getattr(found, "python_function", found)
+            f = python_function(found) or found
             return (Bound(f, item.instance),) if isinstance(f, types.FunctionType) else ()
         if not isinstance(item, Ref):
             return ()
         x = item.value
+        if isinstance(x, np.ndarray) and name not in METADATA:
+            self.compute(item)
         if isinstance(x, (Tensor, np.ndarray, *PLAIN)):
             return ()
         code, label = f"{item.code}.{name}", f"{item.label}.{name}"
@@ -215,10 +224,14 @@ class Analyst:
             )
         if isinstance(found, functools.cached_property):
             return self._method(found.func, item)
-        inner = getattr(found, "python_function", found)  # decorated: its Python function
+        inner = python_function(found) or found
         if isinstance(inner, types.FunctionType):
+            decorated = inner is not found
             if instance is None:
-                return self.note(Ref(code, inner, label))
+                return self.note(Ref(f"{code}.python_function" if decorated else code, inner, label))
+            if followed(inner.__code__):  # another method may take its place
+                place = f"{code}.python_function" if decorated else f"{code}.__func__"
+                self.reading.plain.setdefault(place, Ref(place, inner, label))
             self._method(inner, instance)
             return (Bound(inner, instance, code),)
         if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)):
@@ -239,22 +252,26 @@ class Analyst:
         if not isinstance(item, Ref):
             return ()
         x = item.value
-        if isinstance(x, (dict, list, tuple)):
+        if isinstance(x, np.ndarray):
+            self.compute(item)
+        if isinstance(x, (Tensor, np.ndarray, *PLAIN, type)):
+            return ()
+        f = getattr(type(x), "__getitem__", None)
+        if isinstance(x, (dict, *SEQUENCES)) or (f is not None and not _is_users(f)):
             try:
                 value = x[key]
-            except (KeyError, IndexError, TypeError):
+            except Exception:
                 self.whole(item)
                 return ()
             name = repr(key) if isinstance(key, (str, int)) else self.root(key, "k")
             return self.note(Ref(f"{item.code}[{name}]", value, f"{item.label}[{key!r}]", x, key))
-        f = getattr(type(x), "__getitem__", None)
-        return self._method(f, item) if isinstance(f, types.FunctionType) else ()
+        return self._method(f, item) if _is_users(f) else ()
 
     def elements(self, value: Value) -> Value:
         """What iterating may give: the values of containers, other things as they are."""
         found: list[Value] = []
         for item in value:
-            if isinstance(item, Ref) and isinstance(item.value, (dict, list, tuple)):
+            if isinstance(item, Ref) and isinstance(item.value, (dict, *SEQUENCES)):
                 self.whole(item)
                 pairs = item.value.items() if isinstance(item.value, dict) else enumerate(item.value)
                 for key, x in list(pairs)[:MAX_REFS]:
@@ -268,10 +285,26 @@ class Analyst:
         return union(*found)
 
     def whole(self, item: Item) -> None:
-        """A container is used in a way that may depend on all of it."""
-        if isinstance(item, Ref) and isinstance(item.value, CONTAINERS) and item.code not in self.reading.whole:
-            self.reading.whole[item.code] = item
-            self.elements((item,))
+        """A value is used in a way that may depend on all of it."""
+        if not isinstance(item, Ref):
+            return
+        x = item.value
+        if isinstance(x, np.ndarray):
+            self.reading.passed.setdefault(item.code, item)
+        elif isinstance(x, CONTAINERS):
+            if item.code not in self.reading.whole:
+                self.reading.whole[item.code] = item
+                for e in self.elements((item,)):
+                    if isinstance(e, Ref) and isinstance(e.value, np.ndarray):
+                        self.reading.passed.setdefault(e.code, e)
+        elif not isinstance(x, (*PLAIN, Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)):
+            for f in operators(x):
+                self._method(f, item)
+
+    def compute(self, item: Item) -> None:
+        """NumPy or Python computes with a value: with an array's contents, which no op will see."""
+        if isinstance(item, Ref) and isinstance(item.value, np.ndarray):
+            self.reading.computed.setdefault(item.code, item)
 
     def call(
         self, callee: Value, args: Sequence[Value], names: Sequence[str], scope: Scope, code: types.CodeType
@@ -298,13 +331,13 @@ class Analyst:
             elif x is getattr and len(args) >= 2 and args[1] and isinstance(args[1][0], Const):
                 results += [self.attribute(a, args[1][0].value) for a in args[0]]
                 continue
-            elif isinstance(item, Ref) and x is not None and hasattr(x, "python_function"):
-                f = x.python_function
+            elif isinstance(item, Ref) and (inner := python_function(x)) is not None:
+                f = inner
                 if (owner := getattr(x, "__self__", None)) is not None:
                     first = (self.note(Ref(f"{item.code}.__self__", owner, item.label)),)
             elif x is not None and not isinstance(x, type):
                 on_class = _call_of(type(x))
-                f, first = getattr(on_class, "python_function", on_class), ((item,),)
+                f, first = python_function(on_class) or on_class, ((item,),)
             if isinstance(f, types.FunctionType) and followed(f.__code__):
                 results.append(
                     self.function(
@@ -315,7 +348,12 @@ class Analyst:
                 )
             else:
                 followed_all = False
-        if not followed_all:  # a builtin or library function: it may look at everything, and give back parts of it
+        if all(isinstance(c, Ref) and getattr(c.value, "__hash__", None) and c.value in INDIFFERENT for c in callee) and callee:
+            for a in args:
+                for item in a:
+                    if not (isinstance(item, Ref) and isinstance(item.value, np.ndarray)):
+                        self.whole(item)
+        elif not followed_all:  # a builtin or library function: it may look at everything, and give back parts of it
             for a in args:
                 for item in a:
                     self.whole(item)
@@ -346,6 +384,10 @@ class Analyst:
             for i in instances
             if isinstance(c, Ref) and isinstance(i, Ref) and isinstance(c.value, type)
         )
+
+
+def _is_users(f: Any) -> bool:
+    return isinstance(f, types.FunctionType) and followed(f.__code__)
 
 
 def _call_of(cls: type) -> Any:
@@ -399,6 +441,11 @@ class _Walk:
         for v in values:
             for item in v:
                 self.analyst.whole(item)
+
+    def compute(self, *values: Value) -> None:
+        for v in values:
+            for item in v:
+                self.analyst.compute(item)
 
     def _store(self, ref: Ref) -> None:
         self.analyst.reading.stores.setdefault(ref.code, (ref, f"{self.code.co_filename}:{self.line}"))
@@ -472,12 +519,18 @@ class _Walk:
             if key and isinstance(key[0], Const) and not isinstance(key[0].value, slice):
                 self.push(union(*(a.item(item, key[0].value) for item in container)))
             else:
-                self.consume(key)
+                self.consume(key, container)
+                self.compute(container)
                 self.push(a.elements(container))
         elif op in ("BINARY_OP", "COMPARE_OP", "IS_OP", "CONTAINS_OP"):
             values = self.take(2)
             if op != "IS_OP":
                 self.consume(*values)
+            # an operand of which nothing is known may be a tensor: then an op sees the array
+            if op == "CONTAINS_OP" or (
+                op != "IS_OP" and all(v and not any(isinstance(i, Ref) and isinstance(i.value, Tensor) for i in v) for v in values)
+            ):
+                self.compute(*values)
             self.push()
         elif op in ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET"):
             self.push(union(*self.take(i.arg or 0)))
@@ -493,10 +546,12 @@ class _Walk:
             if i.arg is not None and len(self.stack) >= i.arg:
                 self.stack[-i.arg] = union(self.stack[-i.arg], added)
         elif op in ("GET_ITER", "LIST_TO_TUPLE"):
+            self.compute(self.stack[-1] if self.stack else ())
             self.push(a.elements(self.pop()))
         elif op == "FOR_ITER":
             self.push(self.stack[-1] if self.stack else ())
         elif op in ("UNPACK_SEQUENCE", "UNPACK_EX"):
+            self.compute(self.stack[-1] if self.stack else ())
             parts = a.elements(self.pop())
             n = (i.arg or 0) if op == "UNPACK_SEQUENCE" else ((i.arg or 0) & 0xFF) + 1 + ((i.arg or 0) >> 8)
             for _ in range(n):
@@ -547,6 +602,9 @@ class _Walk:
         ):
             if op in ("PUSH_NULL", "RETURN_GENERATOR"):
                 self.push()
+            elif op == "TO_BOOL":
+                self.consume(self.stack[-1] if self.stack else ())
+                self.compute(self.stack[-1] if self.stack else ())
         else:
             self._other(i)
         return op not in (
@@ -588,7 +646,10 @@ class _Walk:
         except ValueError:
             effect = 0
         if effect < 0:
-            self.consume(*self.take(-effect))
+            taken = self.take(-effect)
+            self.consume(*taken)
+            if "JUMP_IF" in i.opname:
+                self.compute(*taken)
         else:
             for _ in range(effect):
                 self.push()
@@ -599,6 +660,8 @@ class _Walk:
             and not i.opname.startswith(("POP", "DELETE", "STORE", "END"))
         ):
             self.consume(self.stack[-1])
+            if i.opname.startswith("UNARY"):
+                self.compute(self.stack[-1])
             self.stack[-1] = ()
 
 

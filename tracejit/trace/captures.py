@@ -21,7 +21,8 @@ import numpy as np
 from tracejit.errors import TracerError
 from tracejit.ir import Node
 from tracejit.tensor import Tensor
-from tracejit.trace.bytecode import PLAIN, Reading, Ref, analyse
+from tracejit.trace.bytecode import analyse
+from tracejit.trace.reading import PLAIN, Reading, Ref
 
 MAX_CONTAINER = 5000  # entries of a container that are compared at each call
 _MISSING = object()
