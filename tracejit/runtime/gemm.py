@@ -19,12 +19,12 @@ from tracejit.runtime import gemm_code
 from tracejit.runtime.blas import blas_call
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
-from tracejit.runtime.grid import PARALLEL
 
 DEPTH = 512  # of one walk down k, at most: a strip of b that deep stays in the first cache
 PANEL = 24  # rows of an item, at most: so many of a and c stay in the second cache
 ENOUGH = 32  # items that keep the cores of most machines busy
-CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: a product is all computation, and one late chunk costs it all
+PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
+CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more from threads than what waits for memory
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
@@ -67,17 +67,15 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0) -> Cut:
     m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
     row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
     work = matrices * (m * row + _CALL) + after
-    panel = part = 0
+    panel, part, pieces = m, n, 1
     if work > PARALLEL:
-        panel = min(_up(max(1, int(CHUNK / row)), t.rows), _up(-(-m * matrices // ENOUGH), t.rows))
-    panel = min(panel or m, PANEL if work > PARALLEL else m, m)
-    panels = -(-m // panel)
-    if work > PARALLEL and panels * matrices < ENOUGH // 4:
-        most = min(ENOUGH // (panels * matrices), int(work / CHUNK / (panels * matrices)))
-        part = _up(-(-n // max(1, most)), t.columns)
-    part = min(part or n, n)
-    items = matrices * panels * -(-n // part)
-    chunk = items if work <= PARALLEL else -(-items // min(items, int(work / CHUNK)))
+        pieces = int(work / CHUNK)
+        panel = min(m, PANEL, *(_up(max(1, most), t.rows) for most in (int(CHUNK / row), -(-m * matrices // ENOUGH))))
+        panels = matrices * -(-m // panel)
+        if panels < min(pieces, ENOUGH // 4) or (not after and panels < min(2 * pieces, ENOUGH)):
+            part = min(n, _up(-(-n * panels // min(2 * pieces, ENOUGH)), t.columns))
+    items = matrices * -(-m // panel) * -(-n // part)
+    chunk = -(-items // min(items, pieces))
     walks = max(1, -(-k // DEPTH))
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 

@@ -227,7 +227,7 @@ class _Writer:
         return [move.get() for move in moves]
 
     def _emit_gemm(self) -> None:
-        heights = [h for h in (self.rows, 8, 4, 2, 1) if h <= self.rows]
+        heights = [h for h in (self.rows, 4, 1) if h <= self.rows]
         wide = {h: self._tile(h, self.vectors, False) for h in heights}
         narrow = {h: self._tile(h, 1, True) for h in heights}
         f = Code(self.module, "gemm", 3, local=False)
@@ -278,6 +278,7 @@ class _Writer:
         f = Code(self.module, "pack", 3, local=False)
         slots, begin, end = f.args
         size, lanes, columns = self.size, self.lanes, self.lanes * self.vectors
+        none = ir.Constant(ir.VectorType(I1, lanes), None)
         n, k, b_row, b_column, strip, count, transposed = (
             f.load(slots, w) for w in (PackWord.N, PackWord.K, PackWord.B_ROW, PackWord.B_COLUMN, PackWord.STRIP,
                                        PackWord.COUNT, PackWord.TRANSPOSED))
@@ -296,15 +297,14 @@ class _Writer:
                         self._store(f, value, target + p * (columns * size) + shift)
             with f.when(transposed != 0):
                 with _Steps(f, 0, k, lanes) as p:
-                    for v in range(self.vectors):
+                    deep = self._lanes_below(f, k - p)
+                    with _Steps(f, 0, columns, lanes) as v:
                         square = []
                         for lane in range(lanes):
-                            column = v * lanes + lane
-                            deep = f.select(left > column, k - p, 0)
-                            at = source + b_column * column + p * size
-                            square.append(self._load(f, at, self._lanes_below(f, deep)))
+                            mask = f.builder.select((v + lane < left).value, deep, none)
+                            square.append(self._load(f, source + b_column * (v + lane) + p * size, mask))
                         for lane, value in enumerate(self._turned(f, square)):
-                            self._store(f, value, target + (p + lane) * (columns * size) + v * lanes * size)
+                            self._store(f, value, target + (p + lane) * (columns * size) + v * size)
         f.ret()
 
     def _turned(self, f: Code, rows: list[ir.Value]) -> list[ir.Value]:
