@@ -209,3 +209,19 @@ def test_tracing_is_nearly_linear() -> None:
         return min(timeit.repeat(lambda: g.trace(x()), number=1, repeat=3))
 
     assert seconds(1200) < 12 * seconds(200) + 0.05
+
+
+class Counter:
+    k = 3.0
+
+    @tj.function
+    def run(self, a):
+        return a * self.k
+
+
+def test_pickle_a_method() -> None:
+    c = Counter()
+    c.k = 5.0
+    run = pickle.loads(pickle.dumps(c.run))
+    same(run(x()), [5, 10, 15])
+    assert run.__self__ is not c and c.run == c.run and hash(c.run) == hash(c.run)

@@ -386,3 +386,26 @@ def test_input_signature() -> None:
         f(tj.ones((2, 3)))
     with pytest.raises(TypeError, match="input_signature"):
         f(tj.ones((2, 4), dtype="float64"))
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __init__(self, held: np.ndarray):
+        self.held = held
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.held
+
+
+def test_arrays_of_other_libraries_are_inputs() -> None:
+    f = tj.function(lambda a, b: a * b)
+    for k in (1.0, 2.0):
+        np.testing.assert_array_equal(f(Foreign(np.full(3, k)), x()).numpy(), k * x().numpy())
+    assert f.trace_count == 1
+
+
+def test_builtins_can_be_decorated() -> None:
+    np.testing.assert_allclose(tj.function(np.sin)(x()).numpy(), np.sin(x().numpy()), rtol=1e-6)
+    np.testing.assert_allclose(tj.function(tj.exp)(x()).numpy(), np.exp(x().numpy()), rtol=1e-6)
+    assert float(tj.function(sum)([x()[0], x()[1]])) == 3.0

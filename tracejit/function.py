@@ -537,6 +537,9 @@ class Method:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         return Lowered(build(self.trace(*args, **kwargs), self.function.options))
 
+    def __reduce__(self) -> Any:
+        return getattr, (self.__self__, self.function.__name__)
+
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, Method) and self.__self__ is other.__self__ and self.function is other.function
 

@@ -53,6 +53,11 @@ def is_array(x: Any) -> bool:
     return isinstance(x, Tensor) or (isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufc")
 
 
+def is_foreign(x: Any) -> bool:
+    """Whether a leaf is an array of another library; it is taken as a NumPy array."""
+    return hasattr(x, "__array__") and not isinstance(x, (type, Tensor, np.ndarray, np.generic))
+
+
 def is_number(x: Any) -> bool:
     """Whether a leaf is a Python number that becomes an input of the program (integers beyond int64 stay static)."""
     cls = x.__class__
@@ -137,7 +142,10 @@ class Signature:
     """A function's parameters. `bind` gives one value per parameter, `call_with` passes them on."""
 
     def __init__(self, function: Callable[..., Any], static_argnames: Sequence[str] = (), skip_first: bool = False):
-        parameters = list(inspect.signature(function).parameters.values())
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except ValueError:  # a builtin that does not tell
+            parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
         self.parameters = parameters[1:] if skip_first else parameters
         self.names = [p.name for p in self.parameters]
         self.display = getattr(function, "__name__", type(function).__name__)
@@ -177,7 +185,8 @@ class Signature:
             if p.kind is p.VAR_POSITIONAL:
                 args.extend(v)
             elif p.kind is p.KEYWORD_ONLY:
-                kwargs[p.name] = v
+                if v is not p.default:  # some builtins tell a default from no argument
+                    kwargs[p.name] = v
             elif p.kind is p.VAR_KEYWORD:
                 kwargs.update(v)
             else:
@@ -193,6 +202,7 @@ class Signature:
             leaves, spec = list(given), None
         else:
             leaves, spec = flatten(given)
+            leaves = [np.asarray(x) if is_foreign(x) else x for x in leaves]
         try:
             keys = tuple([leaf_key(x) for x in leaves])
         except TypeError as error:
