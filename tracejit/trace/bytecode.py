@@ -23,11 +23,13 @@ import numpy as np
 
 from tracejit.tensor import Tensor
 from tracejit.trace.reading import (
+    CHANGES,
     CONTAINERS,
     FOREIGN_MODULES,
     INDIFFERENT,
     MAX_REFS,
     METADATA,
+    MUTABLE,
     MUTATORS,
     PLAIN,
     SEQUENCES,
@@ -47,6 +49,7 @@ from tracejit.trace.reading import (
 )
 
 MAX_CODES = 2000  # code objects walked for one function
+
 
 class Analyst:
     """Walks functions and fills in a `Reading`."""
@@ -138,13 +141,11 @@ class Analyst:
         elif isinstance(x, types.MethodType):
             self._method(x.__func__, Ref(f"{ref.code}.__self__", x.__self__, f"{ref.label}.__self__"))
         elif isinstance(x, functools.partial):
-            f = self.note(Ref(f"{ref.code}.func", x.func, ref.label))
-            args = [self.note(Ref(f"{ref.code}.args[{k}]", a, f"{ref.label}'s argument {k}")) for k, a in enumerate(x.args)]
-            args += [
-                self.note(Ref(f"{ref.code}.keywords[{k!r}]", a, f"{ref.label}'s argument {k}"))
-                for k, a in x.keywords.items()
-            ]
-            self.call(f, args, tuple(x.keywords), Scope(None, "", {}), analyse.__code__)
+            inside = self.note(Ref(f"{ref.code}.func", x.func, ref.label))
+            label = f"{ref.label}'s argument"
+            args = [self.note(Ref(f"{ref.code}.args[{k}]", a, f"{label} {k}")) for k, a in enumerate(x.args)]
+            args += [self.note(Ref(f"{ref.code}.keywords[{k!r}]", a, f"{label} {k}")) for k, a in x.keywords.items()]
+            self.call(inside, args, tuple(x.keywords), Scope(None, "", {}), analyse.__code__)
         elif isinstance(x, type):
             for name in ("__init__", "__new__"):
                 if isinstance(f := x.__dict__.get(name), types.FunctionType):
@@ -153,9 +154,7 @@ class Analyst:
             pass
         else:
             r.objects[ref.code] = ref
-            if isinstance(
-                inner := python_function(x), (types.FunctionType, functools.partial)
-            ):  # a decorated function
+            if isinstance(inner := python_function(x), (types.FunctionType, functools.partial)):  # a decorated function
                 owner = getattr(x, "__self__", None)
                 if owner is not None and isinstance(inner, types.FunctionType):
                     self._method(inner, Ref(f"{ref.code}.__self__", owner, f"{ref.label}.__self__"))
@@ -348,7 +347,7 @@ class Analyst:
                 )
             else:
                 followed_all = False
-        if all(isinstance(c, Ref) and getattr(c.value, "__hash__", None) and c.value in INDIFFERENT for c in callee) and callee:
+        if callee and all(isinstance(c, Ref) and any(c.value is f for f in INDIFFERENT) for c in callee):
             for a in args:
                 for item in a:
                     if not (isinstance(item, Ref) and isinstance(item.value, np.ndarray)):
@@ -388,6 +387,10 @@ class Analyst:
 
 def _is_users(f: Any) -> bool:
     return isinstance(f, types.FunctionType) and followed(f.__code__)
+
+
+def _may_be_tensor(value: Value) -> bool:
+    return any(isinstance(item, Ref) and isinstance(item.value, Tensor) for item in value)
 
 
 def _call_of(cls: type) -> Any:
@@ -450,6 +453,12 @@ class _Walk:
     def _store(self, ref: Ref) -> None:
         self.analyst.reading.stores.setdefault(ref.code, (ref, f"{self.code.co_filename}:{self.line}"))
 
+    def _mutate(self, owner: Value) -> None:
+        """A container from outside may be changed here."""
+        for item in owner:
+            if isinstance(item, Ref) and isinstance(item.value, MUTABLE):
+                self.analyst.reading.mutated.setdefault(item.code, (item, f"{self.code.co_filename}:{self.line}"))
+
     def load_global(self, name: str) -> Value:
         scope = self.scope
         if name in scope.globals:
@@ -492,7 +501,10 @@ class _Walk:
         elif op in ("LOAD_CONST", "LOAD_SMALL_INT"):
             self.push((Const(i.argval),))
         elif op in ("LOAD_ATTR", "LOAD_METHOD"):
-            found = union(*(a.attribute(item, i.argval) for item in self.pop()))
+            owner = self.pop()
+            if i.argval in CHANGES:
+                self._mutate(owner)
+            found = union(*(a.attribute(item, i.argval) for item in owner))
             self.push(found)
             if op == "LOAD_METHOD" or "NULL|self" in i.argrepr:
                 self.push()
@@ -510,6 +522,7 @@ class _Walk:
                     self._store(Ref(f"{item.code}.{i.argval}", now, f"{item.label}.{i.argval}", item.value, i.argval))
         elif op == "STORE_SUBSCR":
             key, owner, _ = self.pop(), self.pop(), self.pop()
+            self._mutate(owner)
             for item in owner:
                 if isinstance(item, Ref) and isinstance(item.value, dict) and key and isinstance(key[0], Const):
                     k = key[0].value
@@ -527,9 +540,7 @@ class _Walk:
             if op != "IS_OP":
                 self.consume(*values)
             # an operand of which nothing is known may be a tensor: then an op sees the array
-            if op == "CONTAINS_OP" or (
-                op != "IS_OP" and all(v and not any(isinstance(i, Ref) and isinstance(i.value, Tensor) for i in v) for v in values)
-            ):
+            if op == "CONTAINS_OP" or (op != "IS_OP" and all(v and not _may_be_tensor(v) for v in values)):
                 self.compute(*values)
             self.push()
         elif op in ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET"):

@@ -10,6 +10,7 @@ Read next: `bytecode.py` (how they are found).
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import types
 import weakref
@@ -22,9 +23,10 @@ from tracejit.errors import TracerError
 from tracejit.ir import Node
 from tracejit.tensor import Tensor
 from tracejit.trace.bytecode import analyse
-from tracejit.trace.reading import PLAIN, Reading, Ref
+from tracejit.trace.reading import PLAIN, SEQUENCES, Reading, Ref
 
 MAX_CONTAINER = 5000  # entries of a container that are compared at each call
+MAX_ARRAY = 1 << 16  # bytes of a NumPy array that are compared at each call
 _MISSING = object()
 _IDENTIFIER = re.compile(r"(?<![\w.'\"])([a-z]\d+)\b")
 
@@ -58,6 +60,7 @@ class Reach:
         analyst = analyse(function, given, before[0] if before else None, bool(before))
         self.reading: Reading = analyst.reading
         self.reading.roots.update(roots)
+        self._drop_fields(given)
         self.reading.plain = {
             c: r for c, r in self.reading.plain.items() if _parent(c) not in self.reading.whole or _is_code(r.value)
         }
@@ -71,16 +74,37 @@ class Reach:
                 self.blind[ref.label] = f"it has more than {MAX_CONTAINER} entries"
             else:
                 self._snapshots[code] = taken
+        arrays = {**self.reading.passed, **self.reading.computed}
+        self._contents = {c: contents(r.value) for c, r in arrays.items() if r.value.nbytes <= MAX_ARRAY}
+        self._members = {c: members(ref.value) for c, (ref, _) in self.reading.mutated.items()}
+        self._inputs: set[int] = set()  # ids of the arrays that ops have asked for
+        for code, ref in self.reading.computed.items():
+            if code not in self._contents:
+                self.blind[ref.label] = f"NumPy reads it while tracing, and it has more than {MAX_ARRAY} bytes"
         # values as they are before the trace
         read = (self.reading.plain, self.reading.whole, self.reading.arrays)
         self._labels = {c: r.label for found in read for c, r in found.items()}
         self._plain = {c: r.value for c, r in self.reading.plain.items()}
+
+    def _drop_fields(self, given: dict[str, Ref]) -> None:
+        """The fields of a dataclass argument are in the call's key, or inputs: another one of equal fields will do."""
+        r = self.reading
+        starts = tuple(
+            f"{ref.code}.{f.name}"
+            for ref in given.values()
+            if dataclasses.is_dataclass(ref.value)
+            for f in dataclasses.fields(ref.value)
+        )
+        for found in (r.plain, r.whole, r.computed, r.passed, r.absent) if starts else ():
+            for code in [c for c in found if c.startswith(starts)]:
+                del found[code]
 
     # -- while tracing -------------------------------------------------------------------------------------------------
     def find(self, x: Any) -> tuple[Any, str, str] | None:
         """The handle through which `x` is reached, the expression for it, and what the user calls it."""
         if self._found is None:
             self._found = _by_identity(list(self.reading.arrays.values()))
+        self._inputs.add(id(x))
         ref = self._lookup(self._found, x)
         if ref is None:
             if self._all is None:  # the code did not say how it got there: look everywhere it could have
@@ -114,6 +138,10 @@ class Reach:
             if now is not ref.value and _differs(now, ref.value) and not hasattr(now, "assign_add"):
                 self.effects.append(f"{ref.label} at {where}")
                 changed.add(ref.code)
+        stored = {id(ref.owner) for ref, _ in self.reading.stores.values() if ref.code in changed}
+        for code, (ref, where) in self.reading.mutated.items():
+            if id(ref.value) not in stored and members(ref.value) != self._members[code]:
+                self.effects.append(f"{ref.label} at {where}")
         space = dict(self.reading.roots)
         for code in [*self._plain, *self._snapshots]:
             value = self._plain.get(code, _MISSING)
@@ -159,7 +187,12 @@ class Reach:
         same = {
             r.code: paths[id(r.value)] for r in self.reading.arrays.values() if paths.get(id(r.value), r.code) != r.code
         }
-        return Watch(self.reading, self._plain, self._snapshots, same, self._labels, hidden)
+        contents = {
+            c: value
+            for c, value in self._contents.items()
+            if c in self.reading.computed or id(self.reading.passed[c].value) not in self._inputs
+        }
+        return Watch(self.reading, self._plain, self._snapshots, contents, same, self._labels, hidden)
 
 
 class Watch:
@@ -173,12 +206,13 @@ class Watch:
         reading: Reading,
         plain: dict[str, Any],
         snapshots: dict[str, Any],
+        arrays: dict[str, Any],
         same: dict[str, str],
         labels: dict[str, str],
         hidden: Sequence[Any],
     ):
         self._labels = labels
-        names: dict[str, Any] = {"differs": _differs, "snapshot": snapshot, "MISSING": _MISSING}
+        names: dict[str, Any] = {"differs": _differs, "snapshot": snapshot, "contents": contents, "MISSING": _MISSING}
         self._checks: list[tuple[str, str, Any]] = []  # expression, how it is compared, value
         lines: list[str] = []
         for k, (code, value) in enumerate(plain.items()):
@@ -189,6 +223,10 @@ class Watch:
             names[f"_s{k}"] = value
             self._checks.append((code, "whole", value))
             lines += [f"        if snapshot({code}) != _s{k}: return None"]
+        for k, (code, value) in enumerate(arrays.items()):
+            names[f"_a{k}"] = value
+            self._checks.append((code, "contents", value))
+            lines += [f"        if contents({code}) != _a{k}: return None"]
         for owner, name, label in reading.absent.values():
             self._checks.append((f"getattr({owner}, {name!r}, MISSING)", "absent", label))
             lines += [f"        if getattr({owner}, {name!r}, MISSING) is not MISSING: return None"]
@@ -237,9 +275,16 @@ class Watch:
                 return f"{label} is another tensor, and was found in two places"
             if how == "plain" and now is not value and _differs(now, value):
                 return f"{label} {value!r:.60} -> {now!r:.60}"
-            if how == "whole" and snapshot(now) != value:
+            if (how == "whole" and snapshot(now) != value) or (how == "contents" and contents(now) != value):
                 return f"{label} changed"
         return ""
+
+
+def members(x: Any) -> list[Any]:
+    """What a container holds now: numbers and strings by value, other things by identity."""
+    pairs = x.items() if isinstance(x, dict) else ((None, v) for v in x)
+    found = [(repr(k), repr(v) if isinstance(v, PLAIN) else id(v)) for k, v in pairs]
+    return sorted(found, key=str) if isinstance(x, set) else found
 
 
 def snapshot(x: Any) -> Any:
@@ -253,22 +298,27 @@ def snapshot(x: Any) -> Any:
         if count > MAX_CONTAINER:
             raise OverflowError
         cls = x.__class__
-        if cls is list or cls is tuple or cls is set or cls is frozenset:
-            return cls, [take(e) for e in x] if cls is list or cls is tuple else {take(e) for e in x}
+        if isinstance(x, SEQUENCES):
+            return cls, tuple([take(e) for e in x])
+        if cls is set or cls is frozenset:
+            return cls, frozenset([take(e) for e in x])
         if isinstance(x, dict):
-            return cls, [(take(k), take(v)) for k, v in x.items()]
+            return cls, tuple([(take(k), take(v)) for k, v in x.items()])
         if cls is float or cls is complex:
             return cls, repr(x)
         if x is None or cls is int or cls is str or cls is bool or cls is bytes:
             return cls, x
-        if isinstance(x, (tuple, list)):
-            return cls, [take(e) for e in x]
         return cls
 
     try:
         return take(x)
     except (OverflowError, RecursionError):
         return _MISSING
+
+
+def contents(x: np.ndarray) -> Any:
+    """An array's contents as something comparable."""
+    return x.shape, x.dtype, x.tobytes()
 
 
 def _differs(a: Any, b: Any) -> bool:

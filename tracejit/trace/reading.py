@@ -23,6 +23,9 @@ CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 SEQUENCES = (list, tuple, deque)
 MUTATORS = frozenset(("append", "extend", "insert", "add", "update", "clear", "discard", "remove", "appendleft"))
 
+CHANGES = MUTATORS | {"extendleft", "pop", "popleft", "popitem", "setdefault", "sort", "reverse"}
+MUTABLE = (dict, list, deque, set)
+
 # Code that is not followed: the standard library, numeric packages, and the parts of this package that users do not
 # build with.
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -128,6 +131,7 @@ class Reading:
     stores: dict[str, tuple[Ref, str]] = field(
         default_factory=dict
     )  # places that may be assigned: as they were, and the line
+    mutated: dict[str, tuple[Ref, str]] = field(default_factory=dict)  # containers that may be changed, and the line
     blind: dict[str, str] = field(default_factory=dict)  # what could not be followed, and why
 
 
@@ -192,6 +196,7 @@ def operators(x: Any) -> list[types.FunctionType]:
         and name.endswith("__")
         and name not in _NOT_OPERATORS
         and followed(f.__code__)
+        and f.__code__.co_filename != "<string>"  # a dataclass's own
     ]
 
 

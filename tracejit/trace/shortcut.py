@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit import dtypes
 from tracejit.tensor import Tensor
 from tracejit.trace.signature import unflatten
 from tracejit.trace.specialization import Specialization
@@ -44,6 +45,8 @@ class _Writer:
             "call": s.program.call,
             "read": s.watch.read,
             "unflatten": unflatten,
+            "default": dtypes.default_float,
+            "dtype": s.default,
             "spec": s.spec,
         }
         self.lines: list[str] = []
@@ -54,6 +57,7 @@ class _Writer:
         self.lines = [f"if len(args) != {len(self.leaves)}: return MISS"]
         if names:
             self.lines.append(f"{names} = args")
+        self.lines.append("if default() is not dtype: return MISS")
         if not (all(self._leaf(k, x) for k, x in enumerate(self.leaves)) and self._hidden()):
             return None
         values = [*(f"v{k}" for k in self.s.leaves), *(f"w{k}" for k in range(len(self.s.hidden)))]
@@ -104,7 +108,8 @@ class _Writer:
         for k, (c, (_, _, _, contents)) in enumerate(zip(s.hidden, s.expected)):
             if contents is not None or not isinstance(c.handle, Tensor) or not isinstance(c.handle._value, np.ndarray):
                 return False
-            self.lines.append(f"w{k} = h[{k}]._value")
+            self.space[f"c{k}"] = c.handle.__class__
+            self.lines += [f"if h[{k}].__class__ is not c{k}: return MISS", f"w{k} = h[{k}]._value"]
             self._check(f"w{k}", c.handle._value)
         if s.writes and len(s.hidden) > 1:
             self.lines.append(f"if len(set(map(id, h))) != {len(s.hidden)}: return MISS")

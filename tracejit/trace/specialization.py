@@ -17,7 +17,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.errors import TracerError
-from tracejit.ir import Graph, Node, Type
+from tracejit.ir import Graph, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.tensor import Number, Tensor, recording, wrap
 from tracejit.trace.calls import CompiledGraph
@@ -67,6 +67,7 @@ class Specialization:
     created: list[str]  # lines that made Variables; such a trace serves one call only
     reason: str = ""
     calls: int = 0
+    default: np.dtype = field(default_factory=dtypes.default_float)  # what Python floats became
     shortcut: Any = None  # the fast way in, once it is known (`shortcut.py`)
     # what `install` adds
     built: Any = None
@@ -78,6 +79,8 @@ class Specialization:
     # -- may it run this call? -----------------------------------------------------------------------------------------
     def matches(self, leaves: Sequence[Any], instance: Any) -> Sequence[Any] | None:
         """The hidden handles if this program may run a call with these leaves (whose key it shares); else None."""
+        if self.default is not dtypes.default_float():
+            return None
         for k, value, _ in self.numbers:
             if repr(leaves[k]) != repr(value):  # tells 0.0 from -0.0; nan is itself
                 return None
@@ -106,6 +109,8 @@ class Specialization:
 
     def difference(self, leaves: Sequence[Any], instance: Any) -> str:
         """Why `matches` said no, in words."""
+        if self.default is not dtypes.default_float():
+            return f"the default dtype {self.default} -> {dtypes.default_float()}"
         for k, value, name in self.numbers:
             if repr(leaves[k]) != repr(value):
                 return f"argument '{name}' {value!r} -> {leaves[k]!r} (the program depends on its value)"
@@ -133,6 +138,8 @@ class Specialization:
         inputs = {n: k for k, n in enumerate(built.graph.inputs)}
         # results that are an input itself must not share memory with a caller's NumPy array
         self.passed = [(k, inputs[n]) for k, n in enumerate(built.graph.outputs) if n in inputs]
+        if any(has_effects(n) for n in self.graph.nodes):
+            return  # a check may fail halfway: what is written then keeps its value
         reusable = self.program.storage.reusable
         for w in self.writes:
             if w.at in reusable and built.plan.buffers[built.plan.outputs[w.at]].nbytes >= IN_PLACE:

@@ -1,0 +1,135 @@
+"""Faults that were found by using the package, each with the smallest program that showed it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracejit as tj
+
+
+def x() -> tj.Tensor:
+    return tj.asarray([1.0, 2.0, 3.0])
+
+
+# -- values from outside -----------------------------------------------------------------------------------------------
+class Doubler:
+    def inner(self, a: Any) -> Any:
+        return a * 2
+
+    def __call__(self, a: Any) -> Any:
+        return self.inner(a)
+
+
+class Scale:
+    k = 2.0
+
+    def __mul__(self, other: Any) -> Any:
+        return other * self.k
+
+
+def _scaled(factors: list[float], a: Any) -> Any:
+    return a * factors[0]
+
+
+def _cases() -> dict[str, tuple[Any, Any]]:
+    """By name: a function, and a change after which it must give something else."""
+    array = np.array([1.0, 2.0])
+    queue = collections.deque([1.0, 2.0])
+    factors, thing, scale = [2.0], Doubler(), Scale()
+    pairs = {(1, 2), (3, 4)}
+    os.environ["TRACEJIT_TEST_FACTOR"] = "1"
+    return {
+        "an array's element": (lambda a: a * array[0], lambda: array.__setitem__(0, 9.0)),
+        "float of an element": (lambda a: a * float(array[0]), lambda: array.__setitem__(0, 8.0)),
+        "an array's method": (lambda a: a * array.sum(), lambda: array.__setitem__(0, 7.0)),
+        "NumPy's function of an array": (lambda a: a * np.mean(array), lambda: array.__setitem__(0, 6.0)),
+        "arithmetic of arrays": (lambda a: a * 1 + (array * 2)[0], lambda: array.__setitem__(0, 5.0)),
+        "a branch on an element": (lambda a: a if array[0] > 4 else a * 2, lambda: array.__setitem__(0, 9.0)),
+        "iteration over an array": (lambda a: sum(a * v for v in array), lambda: array.__setitem__(0, 3.0)),
+        "a deque": (lambda a: a * queue[0], lambda: queue.__setitem__(0, 3.0)),
+        "a whole deque": (lambda a: a * sum(queue), lambda: queue.append(3.0)),
+        "a set of tuples": (lambda a: a * len(pairs), lambda: pairs.add((5, 6))),
+        "a partial's list": (functools.partial(_scaled, factors), lambda: factors.__setitem__(0, 9.0)),
+        "an operator": (lambda a: scale * a, lambda: setattr(scale, "k", 9.0)),
+        "a method's place": (lambda a: thing.inner(a), lambda: setattr(thing, "inner", lambda a: a * 7)),
+        "the environment": (
+            lambda a: a * float(os.environ["TRACEJIT_TEST_FACTOR"]),
+            lambda: os.environ.__setitem__("TRACEJIT_TEST_FACTOR", "5"),
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", list(_cases()))
+def test_a_change_outside_is_seen(case: str) -> None:
+    f, change = _cases()[case]
+    compiled = tj.function(f)
+    before = np.asarray(compiled(x()))
+    compiled(x())
+    assert compiled.trace_count == 1
+    change()
+    after = np.asarray(compiled(x()))
+    assert np.array_equal(after, np.asarray(f(x()))) and not np.array_equal(after, before)
+    compiled(x())
+    assert compiled.trace_count == 2
+
+
+def test_another_method_in_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = tj.function(Doubler())
+    assert np.array_equal(f(x()), [2, 4, 6])
+    monkeypatch.setattr(Doubler, "inner", lambda self, a: a * 7)
+    assert np.array_equal(f(x()), [7, 14, 21])
+
+
+def test_a_large_array_that_numpy_reads_is_told_of() -> None:
+    table = np.zeros(100_000)
+    with pytest.warns(UserWarning, match="table: NumPy reads it"):
+        tj.function(lambda a: a * table[0])(x())
+
+
+def test_a_large_array_whose_shape_is_read_is_not() -> None:
+    table = np.zeros((100_000, 2))
+    f = tj.function(lambda a: a * table.shape[1] + len(table) + (a[:2] @ table.sum(0) if table.ndim > 2 else 0))
+    assert np.array_equal(f(x()), [100_002, 100_004, 100_006])
+
+
+def test_a_tensor_outside_becomes_an_array() -> None:
+    holder = SimpleNamespace(w=tj.ones(3))
+    f = tj.function(lambda a: a + holder.w)
+    for _ in range(3):
+        f(x())
+    holder.w = np.full(3, 2.0, "float32")
+    assert np.array_equal(f(x()), [3, 4, 5])
+    holder.w[0] = 0
+    assert np.array_equal(f(x()), [1, 4, 5])
+
+
+def test_an_object_whose_getattr_raises() -> None:
+    class Strange:
+        def __getattr__(self, name: str) -> Any:
+            return {"k": 2.0}[name]
+
+    strange = Strange()
+    with pytest.warns(UserWarning, match="__getattr__"):
+        assert np.array_equal(tj.function(lambda a: a * strange.k)(x()), [2, 4, 6])
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+def test_the_default_dtype_is_part_of_a_trace() -> None:
+    f = tj.function(lambda a: (tj.ones(2), a))
+    a = tj.ones(1)
+    try:
+        for _ in range(3):
+            assert f(a)[0].dtype == "float32"
+        tj.set_default_dtype("float64")
+        assert f(a)[0].dtype == "float64"
+        tj.set_default_dtype("float32")
+        assert f(a)[0].dtype == "float32" and f.trace_count == 2
+    finally:
+        tj.set_default_dtype("float32")
