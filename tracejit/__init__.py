@@ -57,6 +57,7 @@ from tracejit.ops.counting import *
 from tracejit.ops.creation import *
 from tracejit.ops.creation import arange as range
 from tracejit.ops.cumulative import *
+from tracejit.ops.effects import *
 from tracejit.ops.einsum import *
 from tracejit.ops.elementwise import *
 from tracejit.ops.linalg import *

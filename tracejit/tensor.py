@@ -45,6 +45,10 @@ class Recorder(Protocol):
         """`tensor`'s handle is about to be rebound."""
         ...
 
+    def mention(self, tensor: Tensor, spec: str | None) -> str:
+        """Text for a value that is not known yet, from `repr` (None) or `format`; `tj.print` finds it again."""
+        ...
+
 
 class Tape(Protocol):
     """What `apply` needs of a gradient tape (`gradients.py`)."""
@@ -242,6 +246,8 @@ class Tensor:
     def __repr__(self) -> str:
         facts = f"shape={self.shape}, dtype={self.dtype.name}"
         if isinstance(self._value, Node):
+            if state.trace is not None:
+                return state.trace.mention(self, None)
             return f"tj.Tensor(<traced {self._value.op.name}>, {facts})"
         text = str(self._value)
         return f"tj.Tensor(\n{text}, {facts})" if "\n" in text else f"tj.Tensor({text}, {facts})"
@@ -250,6 +256,8 @@ class Tensor:
 
     def __format__(self, spec: str) -> str:
         """A 0-d tensor formats as its number; others as the plain values."""
+        if state.trace is not None:
+            return state.trace.mention(self, spec)
         if isinstance(self._value, Node):
             return repr(self)
         return format(self._value.item(), spec) if self.ndim == 0 and spec else format(str(self._value), spec)

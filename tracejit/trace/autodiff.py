@@ -75,7 +75,7 @@ class Recording:
             self.accessed(a)
         inputs = tuple(map(self.key, args))
         tracked = self.tracked
-        if not any(k in tracked for k in inputs):
+        if not any(k in tracked for k in inputs) or op.name == "stop_gradient":
             return
         single = not isinstance(out, tuple)
         results: tuple[Tensor, ...] = (out,) if single else out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracejit.ir import Graph, Node, Type, reachable
+from tracejit.ir import Graph, Node, Type, has_effects, reachable
 from tracejit.tensor import Tensor, evaluate, recording, taping
 from tracejit.trace.autodiff import Key, Recording, accumulate, backward, differentiable
 from tracejit.trace.passes.cse import cse
@@ -63,7 +63,8 @@ def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Gra
     for node in joint.nodes:
         if any(i in linear for i in node.inputs):
             linear.add(node)
-    wanted = reachable(results)
+    effects = [n for n in joint.nodes if has_effects(n)]
+    wanted = reachable((*results, *(n for n in effects if n in linear)))
     later = {n for n in joint.nodes if n in linear and n in wanted}
     read = {i for n in later for i in n.inputs if i not in linear} | {n for n in results if n not in linear}
     saved = residuals([n for n in joint.nodes if n not in linear], set(primals), set(outputs), read)
@@ -75,7 +76,7 @@ def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Gra
             pending.extend(node.inputs)
 
     kept = tuple(n for n in (*joint.inputs, *joint.nodes) if n in saved)
-    needed = reachable((*outputs, *kept))
+    needed = reachable((*outputs, *kept, *(n for n in effects if n not in linear)))
     first = Graph(primals, tuple(n for n in joint.nodes if n in needed), (*outputs, *kept), f"{graph.name}_forward")
     body = tuple(n for n in joint.nodes if n in later)
     second = _copied((*kept, *cotangents), body, results, f"{graph.name}_backward")

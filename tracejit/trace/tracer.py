@@ -71,6 +71,8 @@ class Trace:
         self._known: dict[
             Node, np.ndarray | None
         ] = {}  # value of nodes that depend on Python numbers only; None: unknown
+        self.mentions: dict[str, tuple[Tensor, str | None]] = {}  # text for a value: the value, and how it is printed
+        self._numbered: dict[Node, int] = {}
         self._snapshots: dict[
             int, tuple[np.ndarray, np.ndarray, Node]
         ] = {}  # by id: the array (kept alive), its copy, the constant
@@ -174,6 +176,24 @@ class Trace:
                 return True
             trace = trace.outer  # type: ignore[attr-defined]
         return False
+
+    def mention(self, tensor: Tensor, spec: str | None) -> str:
+        """Text that stands for a traced value: readable, and found again by effects that write it at run time."""
+        value = tensor._value
+        inside = value.__class__ is Node and value in self.own
+        if value.__class__ is Node and not inside and not self._is_outer(value):  # type: ignore[arg-type]
+            return f"tj.Tensor(<traced {value.op.name}>, shape={tensor.shape}, dtype={tensor.dtype.name})"  # type: ignore[union-attr]
+        now = self.read(tensor)
+        node: Node = now._value  # type: ignore[assignment]
+        number = self._numbered.setdefault(node, len(self._numbered) + 1)
+        what = f"traced {node.name or node.op.name} #{number}"
+        if spec is not None:
+            text = f"<{what}:{spec}>" if spec else f"<{what}>"
+        else:
+            at = f" at {node.where.rsplit('/', 1)[-1]}" if node.where else ""
+            text = f"tj.Tensor(<{what}{at}>, shape={tensor.shape}, dtype={tensor.dtype.name})"
+        self.mentions[text] = core.as_number(now) if tensor._weak else now, spec
+        return text
 
     # -- writes --------------------------------------------------------------------------------------------------------
     def written(self, handle: Tensor) -> None:
