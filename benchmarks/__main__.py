@@ -11,9 +11,8 @@ from pathlib import Path
 from llvmlite import binding
 
 from benchmarks.cold import COLD, measure_cold
-from benchmarks.harness import OURS, Library, Row, measure, table
+from benchmarks.harness import ALL, OURS, Library, Row, measure, table
 from benchmarks.peers import PEERS, default_threads, limit_threads
-from benchmarks.workloads import WORKLOADS
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- table: written by python -m benchmarks --markdown -->", "<!-- end of table -->"
@@ -66,7 +65,7 @@ def main() -> int:
         for peer, why in row.failed.items():
             print(f"  {peer} failed: {why}", file=sys.stderr)
 
-    for name, workload in WORKLOADS.items():
+    for name, workload in ALL.items():
         if chosen(name):
             add(measure(workload, libraries, arguments.rounds))
     for library in libraries:

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.matrix import MATRIX
 from benchmarks.peers import PEERS, limit_threads
 from benchmarks.workloads import WORKLOADS, Workload
 
+ALL = WORKLOADS | MATRIX
 SAMPLE = 0.06  # seconds a library runs in one round
 OURS = "tracejit"
 
@@ -82,7 +84,7 @@ def serve(connection: Connection, peer_name: str, threads: int) -> None:
     while (order := connection.recv())[0] != "stop":
         try:
             if order[0] == "set up":
-                workload = WORKLOADS[order[1]]
+                workload = ALL[order[1]]
                 call = workload.build(peer, workload.inputs(np.random.default_rng(0)))
                 connection.send(("done", peer.get(peer.wait(call()))))
             elif order[0] == "time":
