@@ -116,7 +116,10 @@ def test_writes_as_numpy(case: tuple[tuple[int, ...], Any], way: Callable[..., n
         value = -data((1, *selected[-1:]), "float32")
     if form == 2 and len(selected) < 2 and selected != () and way is not eager:
         value = value[0]
-    wanted[index] = value
+    try:
+        wanted[index] = value
+    except TypeError:  # a mask takes no value of more dims than one in NumPy
+        assume(False)
 
     def write(t: Tensor) -> Tensor:
         t[index] = value
