@@ -83,13 +83,21 @@ def test_fold_has_a_size_limit() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 1e-45, 2**63, -(2**63), True, 1.5 - 2j])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint64", "int64", "bool", "complex64"])
-def test_folded_values_are_what_eager_gives(value: Any, dtype: str) -> None:
+def fits(value: Any, dtype: str) -> bool:
     try:
-        want = tj.full((2,), value, dtype=dtype)
+        tj.full((2,), value, dtype=dtype)
     except (OverflowError, TypeError, ValueError):
-        pytest.skip("not a value of this dtype")
+        return False
+    return True
+
+
+ODD_VALUES = [float("nan"), float("inf"), -0.0, 1e-45, 2**63, -(2**63), True, 1.5 - 2j]
+DTYPES = ["float16", "float32", "float64", "uint64", "int64", "bool", "complex64"]
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(v, d) for v in ODD_VALUES for d in DTYPES if fits(v, d)])
+def test_folded_values_are_what_eager_gives(value: Any, dtype: str) -> None:
+    want = tj.full((2,), value, dtype=dtype)
 
     def f(a):
         return a, tj.full((2,), value, dtype=dtype).reshape(2, 1)
