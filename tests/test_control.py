@@ -32,7 +32,9 @@ def alike(f: Callable[..., Any], *args: Any, rtol: float = 1e-6) -> Any:
     graph = compiled.trace(*args)
     verify(graph)
     if len(graph.inputs) == len(flatten(args)[0]):
-        replayed = evaluate(graph, [tj.asarray(np.asarray(x)).astype(n.dtype) for x, n in zip(flatten(args)[0], graph.inputs)])
+        replayed = evaluate(
+            graph, [tj.asarray(np.asarray(x)).astype(n.dtype) for x, n in zip(flatten(args)[0], graph.inputs)]
+        )
         for t, b in zip(replayed, values(wanted)):
             np.testing.assert_allclose(t.numpy(), b, rtol=rtol, atol=rtol)
     return found
@@ -107,11 +109,14 @@ def test_branches_write_variables_and_items() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("branches", "words"), [
-    ((lambda x: x, lambda x: x.sum()), ["'result'", "f32[3]", "f32[]", "same shape"]),
-    ((lambda x: (x, x), lambda x: x), ["different structures"]),
-    ((lambda x: {"a": x}, lambda x: {"a": None}), ["'result['a']'", "None"]),
-])
+@pytest.mark.parametrize(
+    ("branches", "words"),
+    [
+        ((lambda x: x, lambda x: x.sum()), ["'result'", "f32[3]", "f32[]", "same shape"]),
+        ((lambda x: (x, x), lambda x: x), ["different structures"]),
+        ((lambda x: {"a": x}, lambda x: {"a": None}), ["'result['a']'", "None"]),
+    ],
+)
 def test_branches_that_differ_are_refused_by_name(branches: Any, words: list[str]) -> None:
     with pytest.raises(TracerError) as error:
         tj.function(lambda x: tj.cond(x.sum() > 0, *branches, x))(tj.ones(3))
@@ -126,8 +131,12 @@ def test_a_predicate_of_many_elements_is_refused() -> None:
 # -- while_loop ----------------------------------------------------------------------------------------------------------
 def test_while_loop_both_calling_styles() -> None:
     alike(lambda x: tj.while_loop(lambda i, v: v.sum() < 100, lambda i, v: (i + 1, v * 2), (0, x)), tj.ones(3))
-    alike(lambda x: tj.while_loop(lambda c: c["v"].sum() < 100, lambda c: {"v": c["v"] * 2, "n": c["n"] + 1}, {"v": x, "n": 0}),
-          tj.ones(3))
+    alike(
+        lambda x: tj.while_loop(
+            lambda c: c["v"].sum() < 100, lambda c: {"v": c["v"] * 2, "n": c["n"] + 1}, {"v": x, "n": 0}
+        ),
+        tj.ones(3),
+    )
     alike(lambda x: tj.while_loop(lambda v: v.sum() < 100, lambda v: [v * 2], [x]), tj.ones(3))
     alike(lambda x: tj.while_loop(lambda c: c.a.sum() < 100, lambda c: Pair(c.a * 2, c.b), Pair(x, 3)), tj.ones(3))
 
@@ -139,13 +148,23 @@ def test_while_loop_that_never_runs_and_that_stops_at_a_limit() -> None:
 
 
 def test_carry_dtypes_are_promoted_to_a_fixed_point() -> None:
-    out = tj.function(lambda x: tj.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, a + b, b + x), (0, 0, 0)))(tj.asarray(0.5))
+    out = tj.function(lambda x: tj.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, a + b, b + x), (0, 0, 0)))(
+        tj.asarray(0.5)
+    )
     assert [t.dtype.name for t in out] == ["int32", "float32", "float32"] and [t.item() for t in out] == [3, 1.5, 1.5]
 
 
 def test_loop_swaps_its_carries() -> None:
-    alike(lambda a, b: tj.while_loop(lambda i, a, b: i < 5, lambda i, a, b: (i + 1, b, a + b), (0, a, b)), tj.ones(3), tj.zeros(3))
-    alike(lambda a, b: tj.while_loop(lambda i, a, b: i < 5, lambda i, a, b: (i + 1, b, a), (0, a, b)), tj.ones(3), tj.zeros(3))
+    alike(
+        lambda a, b: tj.while_loop(lambda i, a, b: i < 5, lambda i, a, b: (i + 1, b, a + b), (0, a, b)),
+        tj.ones(3),
+        tj.zeros(3),
+    )
+    alike(
+        lambda a, b: tj.while_loop(lambda i, a, b: i < 5, lambda i, a, b: (i + 1, b, a), (0, a, b)),
+        tj.ones(3),
+        tj.zeros(3),
+    )
 
 
 def test_loops_write_variables_and_draw_random_numbers() -> None:
@@ -169,7 +188,9 @@ def test_loops_write_variables_and_draw_random_numbers() -> None:
 
 
 def test_a_known_condition_is_a_python_loop() -> None:
-    graph = tj.function(lambda x: tj.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), (0, x))).trace(tj.ones(2))
+    graph = tj.function(lambda x: tj.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), (0, x))).trace(
+        tj.ones(2)
+    )
     assert count(graph, "while_loop") == 1  # the count is a traced number
 
     class Countdown:
@@ -183,12 +204,15 @@ def test_a_known_condition_is_a_python_loop() -> None:
     assert count(graph, "while_loop") == 0 and count(graph, "multiply") in (2, 3)
 
 
-@pytest.mark.parametrize(("body", "init", "words"), [
-    (lambda c: c + tj.ones(3), 0.0, ["'carry'", "a Python float", "f32[3]"]),
-    (lambda c: {"w": tj.zeros((2, 2))}, {"w": tj.zeros(2)}, ["'carry['w']'", "f32[2]", "f32[2, 2]"]),
-    (lambda c: (c, c), tj.zeros(2), ["structure"]),
-    (lambda c: {"w": c["w"], "k": None}, {"w": tj.zeros(2), "k": 1}, ["'carry['k']'", "None"]),
-])
+@pytest.mark.parametrize(
+    ("body", "init", "words"),
+    [
+        (lambda c: c + tj.ones(3), 0.0, ["'carry'", "a Python float", "f32[3]"]),
+        (lambda c: {"w": tj.zeros((2, 2))}, {"w": tj.zeros(2)}, ["'carry['w']'", "f32[2]", "f32[2, 2]"]),
+        (lambda c: (c, c), tj.zeros(2), ["structure"]),
+        (lambda c: {"w": c["w"], "k": None}, {"w": tj.zeros(2), "k": 1}, ["'carry['k']'", "None"]),
+    ],
+)
 def test_carries_that_change_are_refused_by_name(body: Any, init: Any, words: list[str]) -> None:
     with pytest.raises(TracerError) as error:
         tj.function(lambda x: tj.while_loop(lambda c: x > 0, body, init))(tj.asarray(1.0))
@@ -197,8 +221,11 @@ def test_carries_that_change_are_refused_by_name(body: Any, init: Any, words: li
 
 def test_names_of_the_caller_appear_in_errors() -> None:
     with pytest.raises(TracerError, match="'total' is"):
-        tj.function(lambda x: tj.while_loop(lambda i, t: i < x, lambda i, t: (i + 1, tj.ones(2)), (0, 0.0), names=("i", "total")))(
-            tj.asarray(3))
+        tj.function(
+            lambda x: tj.while_loop(
+                lambda i, t: i < x, lambda i, t: (i + 1, tj.ones(2)), (0, 0.0), names=("i", "total")
+            )
+        )(tj.asarray(3))
 
 
 def test_a_writing_condition_is_refused() -> None:
@@ -209,8 +236,14 @@ def test_a_writing_condition_is_refused() -> None:
 # -- fori_loop, scan, map --------------------------------------------------------------------------------------------------
 def test_fori_loop_with_known_and_unknown_bounds() -> None:
     assert alike(lambda x: tj.fori_loop(0, 10, lambda i, s: s + x * i, 0), 2.5).item() == 112.5
-    assert alike(lambda n, x: tj.fori_loop(0, n, lambda i, s: s + x[i], 0.0), tj.asarray(3), tj.arange(10) * 0.5).item() == 1.5
-    assert alike(lambda n, x: tj.fori_loop(n, 5, lambda i, s: s + x[i], 0.0), tj.asarray(3), tj.arange(10) * 0.5).item() == 3.5
+    assert (
+        alike(lambda n, x: tj.fori_loop(0, n, lambda i, s: s + x[i], 0.0), tj.asarray(3), tj.arange(10) * 0.5).item()
+        == 1.5
+    )
+    assert (
+        alike(lambda n, x: tj.fori_loop(n, 5, lambda i, s: s + x[i], 0.0), tj.asarray(3), tj.arange(10) * 0.5).item()
+        == 3.5
+    )
     assert alike(lambda x: tj.fori_loop(3, 1, lambda i, s: s + i, x), tj.asarray(2.0)).item() == 2.0
 
 
@@ -265,7 +298,11 @@ def test_nested_loops_and_branches() -> None:
 
 def test_matrices_in_loops() -> None:
     w = tj.asarray(np.random.default_rng(0).standard_normal((4, 4)).astype("float32") * 0.3)
-    alike(lambda x: tj.scan(lambda h, r: (tj.tanh(h @ w + r), h.sum()), tj.zeros((2, 4)), x), tj.ones((6, 2, 4)), rtol=1e-5)
+    alike(
+        lambda x: tj.scan(lambda h, r: (tj.tanh(h @ w + r), h.sum()), tj.zeros((2, 4)), x),
+        tj.ones((6, 2, 4)),
+        rtol=1e-5,
+    )
 
 
 def test_a_library_call_in_a_body() -> None:

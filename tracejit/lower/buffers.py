@@ -17,7 +17,19 @@ from typing import Literal
 
 from tracejit.errors import InternalError
 from tracejit.lower.kernel import Launch, View
-from tracejit.lower.plan import Buffer, Call, Plan, Step, launch_of, operands_of, reads_of, writes_of
+from tracejit.lower.plan import (
+    Branch,
+    Buffer,
+    Call,
+    Loop,
+    Plan,
+    Step,
+    inner_parts,
+    launch_of,
+    operands_of,
+    reads_of,
+    writes_of,
+)
 
 ALIGNMENT = 64
 
@@ -71,9 +83,9 @@ class _Group:
     offset: int = 0
 
 
-def assign(plan: Plan, updates: Mapping[int, int] | None = None) -> Storage:
+def assign(plan: Plan, updates: Mapping[int, int] | None = None, failing: bool = True) -> Storage:
     """Choose a place for every buffer. `updates` names the input that each output is the new value of; without it, any
-    input that is alike may be reused."""
+    input that is alike may be reused. failing: an input must be whole after a failure."""
     lives = _lifetimes(plan)
     groups = _in_place(plan, lives)
     arena_bytes = _lay_out([g for g in groups if g.output is None])
@@ -94,7 +106,7 @@ def assign(plan: Plan, updates: Mapping[int, int] | None = None) -> Storage:
             places[b] = Place("arena", 0)  # no step touches it
     starts = {g.output: (g.first, g.members[0]) for g in groups if g.output is not None}
     return Storage(tuple(p for p in places if p is not None), arena_bytes, arrays,
-                   sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts, updates))
+                   sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts, updates, failing))
 
 
 def _lifetimes(plan: Plan) -> dict[int, _Life]:
@@ -138,10 +150,10 @@ def _in_place(plan: Plan, lives: dict[int, _Life]) -> list[_Group]:
 def _predecessor(plan: Plan, lives: dict[int, _Life], group_of: dict[int, _Group], b: int) -> int | None:
     """A temp that dies where `b` is born and whose memory `b` can be written over."""
     step = plan.steps[lives[b].first]
-    launch = launch_of(step)
-    if launch is None or b not in writes_of(launch):
+    whole = step if isinstance(step, Branch | Loop) else launch_of(step)
+    if whole is None or b not in writes_of(whole):
         return None
-    for d in dict.fromkeys(reads_of(launch)):
+    for d in dict.fromkeys(reads_of(whole)):
         if (plan.buffers[d].role == "temp" and d in lives and lives[d].last == lives[b].first
                 and group_of[d].members[-1] == d and plan.buffers[d].nbytes == plan.buffers[b].nbytes
                 and _over(step, d, b)):
@@ -151,6 +163,15 @@ def _predecessor(plan: Plan, lives: dict[int, _Life], group_of: dict[int, _Group
 
 def _over(step: Step, old: int, new: int) -> bool:
     """Whether `step` may write `new` over `old`, which nobody needs afterwards."""
+    if isinstance(step, Loop):  # a carry over what it starts with
+        return (new in step.carries and step.inits[step.carries.index(new)] == old
+                and (*step.inits, *step.rows, *step.operands).count(old) == 1)
+    if isinstance(step, Branch):  # a result over an input that every branch gives back, or writes over
+        if new not in step.outputs or old == step.choice or step.inputs.count(old) != 1:
+            return False
+        k, j = step.outputs.index(new), step.inputs.index(old)
+        return all((p.plan.outputs[k] == p.plan.inputs[j] and p.plan.outputs.count(p.plan.outputs[k]) == 1)
+                   or p.storage.reusable.get(k) == j for p in step.parts)
     launch = launch_of(step)
     return (launch is not None and new in writes_of(launch) and old in reads_of(launch)
             and old not in operands_of(step) and same_walk(launch, old, new))
@@ -216,13 +237,14 @@ def _aligned(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT
 
 
-def _reusable(plan: Plan, starts: dict[int, tuple[int, int]], updates: Mapping[int, int] | None) -> dict[int, int]:
+def _reusable(plan: Plan, starts: dict[int, tuple[int, int]], updates: Mapping[int, int] | None,
+              failing: bool) -> dict[int, int]:
     """Outputs that may be written over an input: alike, and once that has begun nothing reads the input or can fail.
 
     `starts`: for each output buffer, the first step that writes its memory, and the buffer it writes there.
     """
     last_read = {b: s for s, step in enumerate(plan.steps) for b in reads_of(step)}
-    last_failure = max((s for s, step in enumerate(plan.steps) if _can_fail(step)), default=-1)
+    last_failure = max((s for s, step in enumerate(plan.steps) if failing and _can_fail(step)), default=-1)
     found: dict[int, int] = {}
     for position, b in enumerate(plan.outputs):
         start, first = starts.get(b, (-1, b))
@@ -240,7 +262,9 @@ def _reusable(plan: Plan, starts: dict[int, tuple[int, int]], updates: Mapping[i
 
 
 def _can_fail(step: Step) -> bool:
-    return isinstance(step, Call) or (isinstance(step, Launch) and bool(step.sites))
+    if isinstance(step, Call) or (isinstance(step, Launch) and step.sites):
+        return True
+    return any(_can_fail(s) for p in inner_parts(step) for s in p.plan.steps)
 
 
 def _alike(a: Buffer, b: Buffer) -> bool:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tracejit.config import Options
-from tracejit.ir import CONSTANT, INPUT, Graph, Node
-from tracejit.lower import loops
+from tracejit.ir import CONSTANT, INPUT, Graph, Node, has_effects
+from tracejit.lower import control, loops
 from tracejit.lower.access import (
     Coords,
     Placement,
@@ -313,6 +313,11 @@ def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, 
     return units, where
 
 
+def _may_fail(node: Node) -> bool:
+    """Whether a node checks indices when it runs."""
+    return node.op.kind == "indexing"
+
+
 def _reduction_sources(node: Node, placement: Placement) -> set[tuple[Node, Coords]]:
     x, coords = node.inputs[0], identity(node.inputs[0].shape)
     return {(x, coords)} if placement.stored(x) else sources(x, coords, placement)
@@ -329,6 +334,9 @@ def _join(
 ) -> Cluster | None:
     """The latest cluster that may take `node`, or None."""
     earliest = max((where[n].position for n, _ in needs if n in where), default=0)
+    if any(map(_may_fail, placement.folded[node])):  # what was printed before an error stays printed
+        effects = (u.position for u in units if isinstance(u, Single) and has_effects(u.node))
+        earliest = max([earliest, *effects])
     for unit in reversed(units[max(earliest, len(units) - LOOK_BACK) :]):
         if not isinstance(unit, Cluster) or len(unit.folded | placement.folded[node]) > KERNEL_COST:
             continue
@@ -487,6 +495,8 @@ class _Lowering:
             if isinstance(node.type, tuple)
             else [self.buffer_of[node]]
         )
+        if control.is_control(node):
+            return self._control(node, outputs)
         return [
             Call(
                 node.op,
@@ -496,6 +506,26 @@ class _Lowering:
                 node.where,
             )
         ]
+
+    def _control(self, node: Node, results: list[int]) -> list[Step]:
+        """Branches and loops take contiguous buffers: inputs that are laid out in another way are copied first."""
+        copies: dict[int, int] = {}
+        steps: list[Step] = []
+        for i in node.inputs:
+            b = self.buffer_of[i]
+            if self.buffers[b].strides is not None and b not in copies:
+                copies[b] = self._add(Buffer(i.shape, i.dtype, "temp"))
+                copy = loops.Writer(self.placement, self.buffer_of, self.buffers, self.options, squeezed(i.shape), ())
+                at = identity(i.shape)
+                copy.store(copies[b], at, copy.value(i, at), loops.contiguous(i.shape))
+                steps.append(copy.launch())
+        inputs = [copies.get(self.buffer_of[i], self.buffer_of[i]) for i in node.inputs]
+        steps.append(control.step(node, inputs, results, lambda g: fuse(g, self.options), self._add))
+        return steps
+
+    def _add(self, buffer: Buffer) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
 
     def _gemm(self, node: Node) -> Gemm:
         a, b = node.inputs

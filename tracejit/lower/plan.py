@@ -14,6 +14,7 @@ from tracejit.lower.kernel import Launch, View
 
 if TYPE_CHECKING:
     from tracejit.ir import Op
+    from tracejit.lower.buffers import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,53 @@ class Call:
     where: str = ""
 
 
-Step = Launch | Gemm | Call
+@dataclass(frozen=True)
+class Part:
+    """A plan that runs inside a step of another one, which says what buffers of its own stand for the part's inputs and
+    outputs. The part's temps live in the step's `work` buffer."""
+
+    plan: Plan
+    storage: Storage
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Run one part. `choice` holds a bool (false, true) or an int64 (beyond the parts: the nearest). All parts take
+    `inputs` and write `outputs`."""
+
+    choice: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parts: tuple[Part, ...]
+    work: int
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Run `body` again and again: `length` times, or while `test` gives true in `verdict`.
+
+    The carries start as copies of `inits`; the body takes (carries, one row of each of `rows`, operands) and gives the
+    next carries and one row of each of `stacks`; the test takes (carries, operands). nexts: where the body writes a
+    carry before it takes the old one's place (None: it writes over the old one).
+    """
+
+    inits: tuple[int, ...]
+    carries: tuple[int, ...]
+    nexts: tuple[int | None, ...]
+    rows: tuple[int, ...]
+    stacks: tuple[int, ...]
+    operands: tuple[int, ...]
+    body: Part
+    test: Part | None
+    verdict: int  # -1 without a test
+    length: int  # -1 with a test
+    reverse: bool
+    work: int
+    where: str = ""
+
+
+Step = Launch | Gemm | Call | Branch | Loop
 
 
 @dataclass(frozen=True)
@@ -92,7 +139,28 @@ class Plan:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        return tuple(launch for s in self.steps if (launch := launch_of(s)) is not None)
+        """All kernels, those inside steps included, in the order that `inner_parts` gives."""
+        found: list[Launch] = []
+        for s in self.steps:
+            if (launch := launch_of(s)) is not None:
+                found.append(launch)
+            for part in inner_parts(s):
+                found += part.plan.launches
+        return tuple(found)
+
+
+def inner_parts(step: Step) -> tuple[Part, ...]:
+    """The plans inside a step."""
+    if isinstance(step, Branch):
+        return step.parts
+    if isinstance(step, Loop):
+        return (step.body,) if step.test is None else (step.test, step.body)
+    return ()
+
+
+def calls_python(plan: Plan) -> bool:
+    """Whether some step runs in Python."""
+    return any(isinstance(s, Call) or any(calls_python(p.plan) for p in inner_parts(s)) for s in plan.steps)
 
 
 def launch_of(step: Step) -> Launch | None:
@@ -107,7 +175,9 @@ def reads_of(step: Step) -> tuple[int, ...]:
     if isinstance(step, Gemm):
         more = step.then.reads if step.then is not None else ()
         return (*operands_of(step), *(v.buffer for v in more if v.buffer != step.c.buffer))
-    return step.inputs
+    if isinstance(step, Loop):
+        return (*step.inits, *step.rows, *step.operands)
+    return (step.choice, *step.inputs) if isinstance(step, Branch) else step.inputs
 
 
 def operands_of(step: Step) -> tuple[int, ...]:
@@ -121,4 +191,7 @@ def writes_of(step: Step) -> tuple[int, ...]:
         return tuple(v.buffer for v in step.writes)
     if isinstance(step, Gemm):
         return (step.c.buffer, *(v.buffer for v in (step.then.writes if step.then is not None else ())))
-    return step.outputs
+    if isinstance(step, Loop):
+        own = (*(b for b in step.nexts if b is not None), step.work, *((step.verdict,) if step.test else ()))
+        return (*step.carries, *step.stacks, *own)
+    return (*step.outputs, step.work) if isinstance(step, Branch) else step.outputs

@@ -1,7 +1,7 @@
 """The native executor: runs a program's steps from one pointer, without Python in between.
 
 In: arrays. Out: 0 when the program is done, n + 1 when step n of the plan wants Python, -(n + 1) when a check failed in
-native step n.
+native step n, `PAUSE` now and then in a long loop, so that Python can see to its signals.
 
 A frame is the memory of one call, in 64-bit words (`Frame`): where to go on, which program, the error record, then the
 arrays' objects, then the slots of every launch. `bind` makes a frame's address a builtin function, as an extension
@@ -33,7 +33,7 @@ from llvmlite import ir
 
 from tracejit.lower.kernel import View
 from tracejit.runtime.build import native_module
-from tracejit.runtime.native import Code, Variable
+from tracejit.runtime.native import Code, Loop, Variable, Word
 
 
 class Frame(IntEnum):
@@ -42,7 +42,9 @@ class Frame(IntEnum):
     STEP = 0  # the next step to run; 0: start
     PROGRAM = 1
     ERROR = 2  # site + 1 of a failed check, then the value
-    OBJECTS = 4
+    PATIENCE = 4  # work that may still be done before a pause, in nanoseconds, roughly
+    ZERO = 5  # always 0
+    OBJECTS = 6
 
 
 class Header(IntEnum):
@@ -57,8 +59,27 @@ class Header(IntEnum):
     WORDS = 6
 
 
+class Control(IntEnum):
+    """What stands in place of a step's function where control moves, or addresses do. WORD is a word of the frame;
+    TABLE is the address of ENTRIES entries."""
+
+    RETURN = 0  # to Python with RESULT, to go on at NEXT
+    JUMP = 1  # to NEXT
+    UNLESS = 2  # the byte that WORD points to: jump to NEXT
+    COUNT = 3  # WORD down by one; jump to NEXT unless it is 0 now
+    SWITCH = 4  # jump to the entry numbered by the int64 that WORD points to, or the nearest
+    MOVE = 5  # entries (word, source, n): word = source + n
+    COPY = 6  # entries (word, source, n): n bytes between the places that two words point to
+    LIMIT = 16  # functions lie above
+
+
+PAUSE = 1 << 40
+PATIENCE = 20_000_000  # nanoseconds between pauses
+ENTRY_WORDS = 3
+
+
 class Step(IntEnum):
-    """Words of a step. FUNCTION 0: return to Python with RESULT, and go on at NEXT."""
+    """Words of a step; the second group is that of steps whose FUNCTION is a `Control`."""
 
     FUNCTION = 0
     SLOTS = 1  # bytes from the frame's start
@@ -70,6 +91,10 @@ class Step(IntEnum):
     WORDS = 7
     RESULT = 1
     NEXT = 2
+    WORD = 3
+    TABLE = 4
+    ENTRIES = 5
+    COST = 6  # of an iteration
 
 
 RELOCATION_WORDS = 3
@@ -170,12 +195,11 @@ def _emit_run(module: ir.Module) -> Code:
             data = f.load(f.load(frame, f.load(at, 1)) + DATA_OFFSET)
             f.store(frame, f.load(at, 0), data + f.load(at, 2))
     steps, launch, cell = (f.load(program, w) for w in (Header.STEPS, Header.LAUNCH, Header.CELL))
-    with f.forever():
+    with f.forever() as loop:
         at = steps + step.get() * (8 * Step.WORDS)
         function = f.load(at, Step.FUNCTION)
-        with f.when(function == 0):
-            f.store(frame, Frame.STEP, f.load(at, Step.NEXT))
-            f.ret(f.load(at, Step.RESULT))
+        with f.when(function < Control.LIMIT):
+            _emit_control(f, loop, frame, at, function, step)
         slots = frame + f.load(at, Step.SLOTS)
         items, chunk = f.load(at, Step.ITEMS), f.load(at, Step.CHUNK)
         with f.when(chunk < items):
@@ -203,6 +227,64 @@ def _emit_chain(module: ir.Module) -> None:
         start = item // panels * rows
         f.call_address(launch, launch_slots, (start + first) * each, (start + f.smaller(first + panel, rows)) * each)
     f.ret()
+
+
+def _emit_control(f: Code, loop: Loop, frame: Word, at: Word, kind: Word, step: Variable) -> None:
+    following, word = f.load(at, Step.NEXT), f.load(at, Step.WORD)
+
+    def leave(result: Word | int) -> None:
+        f.store(frame, Frame.STEP, following)
+        f.ret(result)
+
+    def again() -> None:
+        """Go back to the start of a loop, by way of Python now and then."""
+        patience = f.load(frame, Frame.PATIENCE) - f.load(at, Step.COST)
+        f.store(frame, Frame.PATIENCE, patience)
+        with f.when(patience < 0):
+            f.store(frame, Frame.PATIENCE, PATIENCE)
+            leave(PAUSE)
+        step.set(following)
+        loop.again()
+
+    def entries() -> Any:
+        return f.count(0, f.load(at, Step.ENTRIES))
+
+    def entry(k: Word) -> tuple[Word, Word, Word]:
+        where = f.load(at, Step.TABLE) + k * (8 * ENTRY_WORDS)
+        return f.load(where, 0), f.load(where, 1), f.load(where, 2)
+
+    with f.when(kind == Control.MOVE):
+        with entries() as k:
+            target, source, add = entry(k)
+            f.store(frame, target, f.load(frame, source) + add)
+        step.set(step.get() + 1)
+        loop.again()
+    with f.when(kind == Control.UNLESS):
+        step.set(f.select(f.load_byte(f.load(frame, word)) == 0, following, step.get() + 1))
+        loop.again()
+    with f.when(kind == Control.COUNT):
+        left = f.load(frame, word) - 1
+        f.store(frame, word, left)
+        with f.when(left > 0):
+            again()
+        step.set(step.get() + 1)
+        loop.again()
+    with f.when(kind == Control.JUMP):
+        again()
+    with f.when(kind == Control.COPY):
+        with entries() as k:
+            target, source, size = entry(k)
+            to, of = f.load(frame, target), f.load(frame, source)
+            with f.when(to != of):
+                f.call_symbol("memmove", to, of, size)
+        step.set(step.get() + 1)
+        loop.again()
+    with f.when(kind == Control.SWITCH):
+        chosen, last = f.load(f.load(frame, word)), f.load(at, Step.ENTRIES) - 1
+        chosen = f.smaller(f.select(chosen < 0, 0, chosen), last)
+        step.set(f.load(f.load(at, Step.TABLE), chosen))
+        loop.again()
+    leave(f.load(at, Step.RESULT))
 
 
 def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ...]) -> None:

@@ -148,6 +148,11 @@ class Code:
         """Word number `index` after `address`."""
         return Word(self, self.builder.load(self._at(address, index)))
 
+    def load_byte(self, address: Word) -> Word:
+        """One byte, unsigned."""
+        byte = self.builder.load(self.builder.inttoptr(address.value, ir.IntType(8).as_pointer()))
+        return Word(self, self.builder.zext(byte, I64))
+
     def store(self, address: Number, index: Number, value: Number) -> None:
         self.builder.store(self.word(value), self._at(address, index))
 

@@ -12,8 +12,9 @@ Read next: `lower/buffers.py` (places), `grid.py` (cuts), `executor.py` (native 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from ctypes import c_char
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
 from time import perf_counter
@@ -22,14 +23,17 @@ from typing import Any
 import numpy as np
 
 from tracejit import config
-from tracejit.errors import InternalError
+from tracejit.errors import InternalError, locate
+from tracejit.ir import Type
 from tracejit.lower import buffers
 from tracejit.lower.epilogue import elements_per_item, items_per_row
-from tracejit.lower.kernel import Launch, View
-from tracejit.lower.plan import Call, Gemm, Plan
+from tracejit.lower.kernel import Launch
+from tracejit.lower.plan import Branch, Call, Gemm, Loop, Part, Plan, calls_python
+from tracejit.lower.plan import Step as PlanStep
 from tracejit.runtime import executor, gemm, pool, threads
-from tracejit.runtime.executor import RELOCATION_WORDS, Frame, Header, Step, bind
+from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, bind
 from tracejit.runtime.grid import Grid, along_rows, grid
+from tracejit.runtime.nested import Base, Draft, Rows, Scope, lay_out_branch, lay_out_loop
 
 _KEPT_ARENA = 1 << 18  # bytes of arena that a frame keeps between calls; larger ones come from the pool at each call
 _QUICK = 5_000.0  # nanoseconds of work during which other Python threads may wait
@@ -87,15 +91,6 @@ class _Run:
     work: float
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A frame being laid out: words, those that are to hold the address of the scratch, and its size."""
-
-    words: list[int]
-    scratch_words: list[int] = field(default_factory=list)
-    scratch: int = 0
-
-
 class Program:
     """A plan made runnable. Safe to call from several threads at once, and after a fork."""
 
@@ -108,8 +103,7 @@ class Program:
         if config.debug.check:
             buffers.verify(plan, self.storage)
         self.grids: dict[int, Grid] = {}  # how each launch that does anything is cut up, by step of the plan
-        self._native: dict[int, list[_Run]] = {}  # by step of the plan
-        self._relocations: list[tuple[int, int, int]] = []
+        self._numbered: list[tuple[Scope, PlanStep]] = []  # every step, those of parts after the plan's own
         self._error_slots: list[int] = []
         self._runners: list[Callable[..., int]] = []
         self._constants: list[Any] = []  # what native code holds addresses of
@@ -121,8 +115,9 @@ class Program:
         self._allocations = [_allocation(plan.buffers[b].shape, plan.buffers[b].dtype) for b in arrays]
         self._results = [self._source(b) for b in plan.outputs]
         self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
-        self._stops = any(isinstance(s, Call) for s in plan.steps)
-        self._parallel = any(r.chunk < r.items for runs in self._native.values() for r in runs)
+        self._stops = calls_python(plan)
+        scopes = {id(scope): scope for scope, _ in self._numbered}.values()
+        self._parallel = any(r.chunk < r.items for scope in scopes for runs in scope.runs.values() for r in runs)
         self._checked = config.debug.check >= 2
         self.profile: list[tuple[int, float]] | None = None
         self._header = self._table((), False)
@@ -131,7 +126,7 @@ class Program:
         if self._layout.arena_kept and not (self._stops or self._checked):
             make = _short_call(len(plan.inputs), len(arrays), tuple(self._results), self._parallel)
             self._short = make(self._runners, partial(_new_runner, self._layout), self._allocations, plan.buffers,
-                               threads.prepare, partial(_raise_failure, plan))
+                               threads.prepare, partial(_resume, self._numbered))
 
     # ---- calling
 
@@ -172,12 +167,15 @@ class Program:
         start = perf_counter()
         code = run(*arrays, *made)
         while code:
+            if code == executor.PAUSE:
+                code = run()
+                continue
             if code < 0:
-                _raise_failure(self.plan, frame, code)
-            step = self.plan.steps[code - 1]
+                _raise_failure(self._numbered, frame, code)
+            scope, step = self._numbered[code - 1]
             if isinstance(step, Call):
-                self._run_in_python(step, frame, arrays, made)
-            if profile is not None:
+                self._run_in_python(step, scope, frame, arrays, made)
+            if profile is not None and scope is self._scope:
                 now = perf_counter()
                 calls, seconds = profile[code - 1]
                 profile[code - 1] = calls + 1, seconds + now - start
@@ -198,32 +196,53 @@ class Program:
 
     def _build(self, kernels: Sequence[int]) -> _Layout:
         """Lay out the frame: header, objects, then the slots of each native step."""
-        draft = _Draft([0] * (Frame.OBJECTS + self._object_count))
-        address = iter(kernels)
-        for s, step in enumerate(self.plan.steps):
-            if isinstance(step, Launch):
-                function, g = next(address), grid(step)
-                if g.items and not (buffers.is_copy(step) and self._stays(step)):
-                    self._native[s] = self._add_launch(draft, s, step, function, g)
-            elif isinstance(step, Gemm):
-                self._native[s] = self._add_product(draft, s, step, next(address) if step.then else 0)
+        draft = Draft([0] * (Frame.OBJECTS + self._object_count))
+        draft.words[Frame.PATIENCE] = executor.PATIENCE
+        objects = [Base("object", Frame.OBJECTS + k, 0) for k in range(self._object_count)]
+        inputs, arrays = objects[: len(self.plan.inputs)], objects[len(self.plan.inputs): -1]
+        outputs = dict(zip(self.storage.arrays, arrays, strict=True))
+        addresses = iter(kernels)
+        self._scope = self._enter(draft, addresses, Part(self.plan, self.storage), inputs, outputs, objects[-1])
         scratch_at = self.storage.arena_bytes
-        self._relocations += [(word, self._arena_word, scratch_at) for word in draft.scratch_words]
-        self._relocation_table = np.array(self._relocations, np.int64).reshape(-1, RELOCATION_WORDS)
+        draft.relocations += [(word, self._arena_word, scratch_at) for word in draft.scratch_words]
+        self._relocation_table = np.array(draft.relocations, np.int64).reshape(-1, RELOCATION_WORDS)
         return _Layout(np.array(draft.words, np.int64), self._error_slots, self._arena_word, scratch_at + draft.scratch)
 
-    def _add_launch(self, draft: _Draft, s: int, launch: Launch, function: int, g: Grid) -> list[_Run]:
-        self.grids[s] = g
+    def _enter(self, draft: Draft, addresses: Iterator[int], part: Part, inputs: Sequence[Base],
+               outputs: dict[int, Base], arena: Base) -> Scope:
+        """Lay out the steps of the plan, or of a part of it, whose buffers are at these places."""
+        scope = Scope(part.plan, part.storage, len(self._numbered), inputs, outputs, arena)
+        self._numbered += [(scope, step) for step in part.plan.steps]
+        enter = partial(self._enter, draft, addresses)
+        for s, step in enumerate(part.plan.steps):
+            if isinstance(step, Launch):
+                function, g = next(addresses), grid(step)
+                if g.items and not (buffers.is_copy(step) and _stays(scope, step)):
+                    scope.runs[s] = self._add_launch(draft, scope, s, step, function, g)
+            elif isinstance(step, Gemm):
+                scope.runs[s] = self._add_product(draft, scope, s, step, next(addresses) if step.then else 0)
+            elif isinstance(step, Loop):
+                scope.inner[s] = lay_out_loop(draft, scope, step, enter)
+            elif isinstance(step, Branch):
+                scope.inner[s] = lay_out_branch(draft, scope, step, enter)
+            elif scope.first:  # what Python is to see of a part is found by address
+                scope.cells |= {b: draft.cell(scope.base(b)) for b in (*step.inputs, *step.outputs)}
+        scope.work = sum(r.work for runs in scope.runs.values() for r in runs)
+        scope.work += sum(code.work for code in scope.inner.values())
+        return scope
+
+    def _add_launch(self, draft: Draft, scope: Scope, s: int, launch: Launch, function: int, g: Grid) -> list[_Run]:
+        self.grids[scope.first + s] = g
         at = len(draft.words)
         draft.words += [0] * launch.kernel.slots.count
-        self._fill_slots(draft.words, at, launch, g)
+        self._fill_slots(draft, scope, at, launch, g)
         if g.scratch:
             draft.scratch_words.append(at + launch.kernel.slots.scratch)
             draft.scratch = max(draft.scratch, g.scratch)
         runs = [_Run(function, at, 0, g.items, g.chunk, g.work)]
         return [*runs, _Run(function, at, ~0, launch.points, launch.points, 0.0)] if g.splits > 1 else runs
 
-    def _add_product(self, draft: _Draft, s: int, step: Gemm, function: int) -> list[_Run]:
+    def _add_product(self, draft: Draft, scope: Scope, s: int, step: Gemm, function: int) -> list[_Run]:
         """A product; then its kernel, on each panel of rows where the product goes by whole rows."""
         after = grid(step.then) if step.then is not None else None
         product = gemm.product(step, after.work if after is not None else 0.0)
@@ -231,7 +250,8 @@ class Program:
         for call in product.calls:
             at = len(draft.words)
             for word, view in call.views.items():
-                call.words[word] = self._relocate(at + word, view, step.dtype.itemsize)
+                base = scope.base(view.buffer).after(view.offset * step.dtype.itemsize)
+                call.words[word] = draft.relocate(at + word, base)
             draft.scratch_words += [at + word for word in call.scratch_slots]
             draft.scratch = max(draft.scratch, call.scratch)
             draft.words += call.words
@@ -240,16 +260,16 @@ class Program:
         if step.then is None or after is None or not after.items:
             return runs
         if not product.panel:
-            return runs + self._add_launch(draft, s, step.then, function, after)
+            return runs + self._add_launch(draft, scope, s, step.then, function, after)
         after = along_rows(step.then, after, elements_per_item(step, step.then))
-        (launch,) = self._add_launch(draft, s, step.then, function, after)
+        (launch,) = self._add_launch(draft, scope, s, step.then, function, after)
         first, at = runs.pop(), len(draft.words)
         draft.words += [first.function, 8 * (first.at - at), launch.function, 8 * (launch.at - at), step.m,
                         product.panel, -(-step.m // product.panel), items_per_row(step, step.then)]
         return [*runs, _Run(executor.CHAIN, at, 0, first.items, first.chunk, first.work)]
 
-    def _fill_slots(self, words: list[int], at: int, launch: Launch, g: Grid) -> None:
-        k = launch.kernel
+    def _fill_slots(self, draft: Draft, scope: Scope, at: int, launch: Launch, g: Grid) -> None:
+        k, words = launch.kernel, draft.words
         slots = k.slots
         for slot, extent in zip(slots.extents, launch.extents, strict=True):
             words[at + slot] = extent
@@ -260,7 +280,8 @@ class Program:
             words[at + slot] = value
         views, accesses = launch.reads + launch.writes, k.reads + k.writes
         for (slot, stride_slots), view, access in zip(slots.reads + slots.writes, views, accesses, strict=True):
-            words[at + slot] = self._relocate(at + slot, view, access.dtype.itemsize)
+            base = scope.base(view.buffer).after(view.offset * access.dtype.itemsize)
+            words[at + slot] = draft.relocate(at + slot, base)
             for d, (stride_slot, stride) in enumerate(zip(stride_slots, view.strides, strict=True)):
                 if stride_slot is not None:
                     words[at + stride_slot] = stride
@@ -271,22 +292,6 @@ class Program:
     @property
     def _arena_word(self) -> int:
         return Frame.OBJECTS + self._object_count - 1
-
-    def _relocate(self, word: int, view: View, itemsize: int) -> int:
-        """Have a frame word hold the address that `view` starts at; the word's value where that is known already."""
-        place = self.storage.places[view.buffer]
-        offset = view.offset * itemsize
-        if place.home == "constant":
-            value = self._constant(view.buffer)
-            return value.ctypes.data + offset
-        if place.home == "input":
-            index = Frame.OBJECTS + place.number
-        elif place.home == "output":
-            index = Frame.OBJECTS + len(self.plan.inputs) + self.storage.arrays.index(place.number)
-        else:
-            index, offset = self._arena_word, offset + place.number
-        self._relocations.append((word, index, offset))
-        return 0
 
     def _constant(self, b: int) -> np.ndarray:
         value = self.plan.buffers[b].value
@@ -305,10 +310,6 @@ class Program:
                 return "constant", b
         raise InternalError(f"buffer {b} is a temp, and cannot be a result")
 
-    def _stays(self, launch: Launch) -> bool:
-        places = self.storage.places
-        return places[launch.reads[0].buffer] == places[launch.writes[0].buffer]
-
     def _copy_of(self, position: int) -> int | None:
         """The step that copies the reusable input to an output, if the output starts so; in place it is left out."""
         b, i = self.plan.outputs[position], self.plan.inputs[self.storage.reusable[position]]
@@ -323,48 +324,67 @@ class Program:
         if key in self._tables:
             return self._tables[key]
         left_out = {self._copies[p] for p in in_place}
-        rows: list[list[int]] = []
-
-        def back(result: int, following: int) -> None:
-            row = [0] * Step.WORDS
-            row[Step.RESULT], row[Step.NEXT] = result, following
-            rows.append(row)
-
-        for s, step in enumerate(self.plan.steps):
-            if isinstance(step, Call):
-                back(s + 1, len(rows) + 1)
-            elif s in self._native and s not in left_out:
-                checks = int(isinstance(step, Launch) and bool(step.sites))
-                rows += [[r.function, 8 * r.at, r.begin, r.items, r.chunk, checks, s] for r in self._native[s]]
-                if profiled:
-                    back(s + 1, len(rows) + 1)
-        back(0, 0)
-        table = np.array(rows, np.int64)
+        rows = Rows(self._steps)
+        self._emit(self._scope, rows, left_out, profiled)
+        rows.control(Control.RETURN)
+        table = np.array(rows.rows, np.int64)
         header = np.zeros(Header.WORDS, np.int64)
         header[Header.STEPS] = table.ctypes.data
         header[Header.RELOCATIONS] = self._relocation_table.ctypes.data
         header[Header.RELOCATION_COUNT] = len(self._relocation_table)
         header[Header.LAUNCH], header[Header.CELL] = threads.LAUNCH, threads.CELL
-        header[Header.RELEASE] = sum(r.work for runs in self._native.values() for r in runs) > _QUICK
+        header[Header.RELEASE] = self._scope.work > _QUICK
         self._steps.append(table)
         self._tables[key] = header
         return header
 
+    def _emit(self, scope: Scope, rows: Rows, left_out: Collection[int] = (), profiled: bool = False) -> None:
+        """The rows of a plan's steps."""
+        for s, step in enumerate(scope.plan.steps):
+            number = scope.first + s
+            if isinstance(step, Call):
+                rows.control(Control.RETURN, result=number + 1, next=rows.here + 1)
+                continue
+            if s in scope.inner:
+                scope.inner[s].emit(rows, self._emit)
+            elif s in scope.runs and s not in left_out:
+                checks = int(isinstance(step, Launch) and bool(step.sites))
+                rows.rows += [[r.function, 8 * r.at, r.begin, r.items, r.chunk, checks, number] for r in scope.runs[s]]
+            else:
+                continue
+            if profiled:
+                rows.control(Control.RETURN, result=number + 1, next=rows.here + 1)
+
     # ---- steps in Python, and what can go wrong
 
-    def _run_in_python(self, step: Call, frame: _Frame, arrays: Sequence[np.ndarray], made: list[np.ndarray]) -> None:
-        inputs = [self._as_array(b, frame, arrays, made) for b in step.inputs]
-        results = step.op.eager(*inputs, **dict(step.attrs))
+    def _run_in_python(self, step: Call, scope: Scope, frame: _Frame, arrays: Sequence[np.ndarray],
+                       made: list[np.ndarray]) -> None:
+        def array(b: int) -> np.ndarray:
+            return self._in_part(scope, b, frame) if scope.first else self._as_array(b, frame, arrays, made)
+
+        inputs = [array(b) for b in step.inputs]
+        try:
+            results = step.op.eager(*inputs, **dict(step.attrs))
+        except Exception as error:
+            given = ", ".join(repr(Type(a.shape, a.dtype)) for a in inputs)
+            locate(error, step.where, f"{step.op.name}({given})")
+            raise
         if not isinstance(results, tuple | list):
             results = (results,)
         if len(results) != len(step.outputs):
             raise InternalError(f"{step.op.name} gave {len(results)} results for {len(step.outputs)} buffers")
         for b, result in zip(step.outputs, results, strict=True):
-            target, result = self._as_array(b, frame, arrays, made), np.asarray(result)
+            target, result = array(b), np.asarray(result)
             if result.shape != target.shape or result.dtype != target.dtype:
                 raise InternalError(f"{step.op.name} gave {result.dtype}{list(result.shape)} where "
                                     f"{target.dtype}{list(target.shape)} was inferred")
             target[...] = result
+
+    @staticmethod
+    def _in_part(scope: Scope, b: int, frame: _Frame) -> np.ndarray:
+        buffer = scope.plan.buffers[b]
+        memory = (c_char * max(buffer.nbytes, 1)).from_address(int(frame.words[scope.cells[b]]))
+        return np.ndarray(buffer.shape, buffer.dtype, memory)
 
     def _as_array(self, b: int, frame: _Frame, arrays: Sequence[np.ndarray], made: list[np.ndarray]) -> np.ndarray:
         place, buffer = self.storage.places[b], self.plan.buffers[b]
@@ -402,16 +422,28 @@ class Program:
             raise InternalError(f"output {position} must not be written over an input")
 
 
-def _raise_failure(plan: Plan, frame: _Frame, code: int) -> None:
+def _resume(numbered: Sequence[tuple[Scope, PlanStep]], run: Callable[..., int], code: int) -> None:
+    """Go on after pauses, to the end or to a failed check."""
+    while code == executor.PAUSE:
+        code = run()
+    if code:
+        _raise_failure(numbered, run.__self__, code)  # type: ignore[attr-defined]
+
+
+def _raise_failure(numbered: Sequence[tuple[Scope, PlanStep]], frame: _Frame, code: int) -> None:
     """Raise for the failed check of step -code - 1; the frame is not used again."""
     site, value = frame.words[Frame.ERROR: Frame.ERROR + 2].tolist()
-    step = plan.steps[-code - 1]
+    step = numbered[-code - 1][1]
     assert isinstance(step, Launch)
     check = step.sites[site - 1]
     error = IndexError(check.message.format(value=value))
-    if check.where:
-        error.add_note(f"in compiled code, at {check.where}")
+    locate(error, check.where)
     raise error
+
+
+def _stays(scope: Scope, launch: Launch) -> bool:
+    """Whether a launch's first read and write are the same place."""
+    return scope.base(launch.reads[0].buffer) == scope.base(launch.writes[0].buffer)
 
 
 @lru_cache(256)
@@ -423,7 +455,7 @@ def _short_call(inputs: int, outputs: int, results: tuple[tuple[str, int], ...],
     makers = "".join(f"(empty{k}, shape{k}, dtype{k}), " for k in range(outputs))
     source = {"array": "o{}", "input": "a{}", "constant": "buffers[{}].value"}
     text = f"""
-def make(runners, new_runner, allocations, buffers, prepare, fail):
+def make(runners, new_runner, allocations, buffers, prepare, resume):
     [{makers}] = allocations
     take, keep = runners.pop, runners.append
     def call(arrays):
@@ -435,7 +467,7 @@ def make(runners, new_runner, allocations, buffers, prepare, fail):
             run = new_runner()
         {"".join(f"o{k} = empty{k}(shape{k}, dtype{k}); " for k in range(outputs))}
         if code := run({ins}{outs}):
-            fail(run.__self__, code)
+            resume(run, code)
         keep(run)
         return [{", ".join(source[kind].format(k) for kind, k in results)}]
     return call
