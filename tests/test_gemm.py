@@ -16,7 +16,7 @@ from tracejit import config
 from tracejit.lower import buffers
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm, Plan
-from tracejit.runtime import gemm
+from tracejit.runtime import gemm, gemm_code
 from tracejit.runtime.gemm_code import tiles
 
 
@@ -33,13 +33,13 @@ def random(*shape: int, dtype: object = "float32", seed: int = 0) -> np.ndarray:
 
 def product(batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, shapes: list[tuple[int, ...]],
             dtype: object = "float32") -> Callable[[list[np.ndarray]], np.ndarray]:
-    dtype = np.dtype(dtype)  # type: ignore[call-overload]
-    found = [*(buffer("input", *s, dtype=dtype) for s in shapes), buffer("output", *batch, m, n, dtype=dtype)]
-    step = Gemm(dtype, batch, m, n, k, a, b, View(2, 0, strides((*batch, m, n))))  # type: ignore[arg-type]
+    kind: np.dtype = np.dtype(dtype)  # type: ignore[call-overload]
+    found = [*(buffer("input", *s, dtype=kind) for s in shapes), buffer("output", *batch, m, n, dtype=kind)]
+    step = Gemm(kind, batch, m, n, k, a, b, View(2, 0, strides((*batch, m, n))))
     run = program(plan(found, [step]))
 
     def call(arrays: list[np.ndarray]) -> np.ndarray:
-        target = np.full((*batch, m, n), np.nan, dtype)  # what was there must not matter
+        target = np.full((*batch, m, n), np.nan if kind.kind == "f" else -1, kind)  # what was there must not matter
         return run(arrays, into={0: target})[0]
 
     return call
@@ -115,6 +115,25 @@ def test_views() -> None:
     compare(run([line, y]), windows, y[:20])
     run = product((), 60, 80, 70, View(0, 59 * 70, (-70, 1)), View(1, 0, (80, 1)), [x.shape, y.shape])
     compare(run([x, y]), x[::-1], y)
+
+
+@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_code, "vector_bytes", lambda features: width)
+    tiles.cache_clear()
+    try:
+        t = tiles(np.dtype(dtype))
+        assert t.lanes * np.dtype(dtype).itemsize == width
+        for m, n, k in [(5, 7, 3), (13, 33, 17), (70, 130, 100)]:
+            a, b = random(m, k) * 100, random(k, n, seed=1) * 100
+            a, b = a.astype(dtype), b.astype(dtype)
+            for order, walk in (("C", (n, 1)), ("F", (1, k))):
+                run = product((), m, n, k, View(0, 0, (k, 1)), View(1, 0, walk), [(m, k), (k, n)], dtype)
+                got = run([a, np.array(b, order=order)])  # type: ignore[call-overload]
+                np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-2)
+    finally:
+        tiles.cache_clear()
 
 
 def test_cuts_go_by_size_alone() -> None:
@@ -275,10 +294,12 @@ def test_integers_wrap(m: int, n: int, k: int, dtype: str) -> None:
     source = np.random.default_rng(0)
     info = np.iinfo(dtype)
     a, b = (source.integers(info.min, info.max, s, dtype, endpoint=True) for s in ((m, k), (k, n)))
-    for b in (b, np.asfortranarray(b)):
-        (got,), p = compiled(lambda a, b: a @ b + 1, a, b)
+    function = tj.function(lambda a, b: a @ b + 1)
+    for right in (b, np.asfortranarray(b)):
+        got = np.asarray(function(a, right))
+        assert got.dtype == dtype
         np.testing.assert_array_equal(got, a @ b + got.dtype.type(1))
-        assert len(p.steps) == 1
+    assert all(len(s.built.plan.steps) == 1 for s in function.specializations())
 
 
 def test_layers_with_gradients_and_threads() -> None:
