@@ -1,7 +1,7 @@
 """Random strict graphs over every way of lowering, for tests.
 
-`random_program(rng)` gives (graph, arrays): movement, gather, scatter, reductions, matmul and arithmetic in float64, so that
-results can be compared tightly.
+`random_program(rng)` gives (graph, arrays): movement, gather, scatter, reductions, matmul and arithmetic in float64, so
+that results can be compared tightly.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Generator:
         if x.ndim:
             starts = tuple(self.rng.integers(0, 3, x.ndim).tolist())
             steps = tuple(self.rng.integers(1, 3, x.ndim).tolist())
-            shape = tuple(max(a + (n - 1) * p + 1, a) + self.pick([0, 1, 2]) for a, n, p in zip(starts, x.shape, steps, strict=True))
+            dims = zip(starts, x.shape, steps, strict=True)
+            shape = tuple(max(a + (n - 1) * p + 1, a) + self.pick([0, 1, 2]) for a, n, p in dims)
             return movement.embed(x, shape, starts, steps, 0.5)
 
     def joined(self, x):
@@ -106,7 +107,8 @@ class Generator:
         if x.ndim and x.size:
             axes, shape, indices = self._indices(x)
             v_shape = (*shape, *(n for a, n in enumerate(x.shape) if a not in axes))
-            v = self.input(self.rng.standard_normal(v_shape)) if self.rng.integers(2) else broadcast_to(tj.sum(x) * 0.1, v_shape)
+            given = self.rng.integers(2)
+            v = self.input(self.rng.standard_normal(v_shape)) if given else broadcast_to(tj.sum(x) * 0.1, v_shape)
             return indexing.put(x, v, indices, axes, self.pick(["set", "add", "mul", "min", "max"]))
 
     def gram(self, x):
@@ -116,8 +118,8 @@ class Generator:
         if x.ndim >= 2:
             return linalg.matmul(x, self.input(self.rng.standard_normal((x.shape[-1], 3))))
 
-    ways = (exponential, total, product, compare, summed, summed, extreme, position, transposed, reshaped, sliced, embedded, joined,
-            gathered, scattered, gram, dense)
+    ways = (exponential, total, product, compare, summed, summed, extreme, position, transposed, reshaped, sliced,
+            embedded, joined, gathered, scattered, gram, dense)
 
 
 def random_program(rng: np.random.Generator, length: int = 12) -> tuple[Graph, list[np.ndarray]]:

@@ -84,13 +84,15 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_accuracy_table_states_the_tested_bounds() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \|$", (ROOT / "docs/accuracy.md").read_text(), re.M)
+    text = (ROOT / "docs/accuracy.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
     assert {name: (float(a), float(b)) for name, a, b in rows} == {n: (b.f32, b.f64) for n, b in mathlib.BOUNDS.items()}
 
 
 def test_contributors_map_names_every_file() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    files = {p.relative_to(ROOT / "tracejit").as_posix() for p in (ROOT / "tracejit").rglob("*.py") if p.name != "__init__.py"}
+    package = ROOT / "tracejit"
+    files = {p.relative_to(package).as_posix() for p in package.rglob("*.py") if p.name != "__init__.py"}
     missing = sorted(f for f in files if f"`{f.split('/')[-1]}`" not in text and f"`{f}`" not in text)
     assert not missing, f"files that CONTRIBUTING.md does not place: {missing}"
 

@@ -114,7 +114,8 @@ def test_kernel_text_does_not_depend_on_sizes():
     def f(x, y):
         return tj.exp(x[1:, ::2] - y.mean(axis=0)).sum(axis=1)
 
-    texts = {tuple(s.kernel.text for s in lower(f, (n, 2 * m), (n, m)).launches) for n, m in [(10, 20), (33, 21), (500, 999)]}
+    sizes = [(10, 20), (33, 21), (500, 999)]
+    texts = {tuple(s.kernel.text for s in lower(f, (n, 2 * m), (n, m)).launches) for n, m in sizes}
     assert len(texts) == 1
 
 
@@ -145,7 +146,8 @@ def run_and_compare(seed: int) -> None:
         kernels.verify(launch.kernel)
     program = Program(plan, build([s.kernel for s in plan.launches], Options()))
     for got, want in zip(program(arrays), evaluate(graph, [wrap(a) for a in arrays]), strict=True):
-        np.testing.assert_allclose(got.reshape(want.shape), want._value, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}\n{graph}")
+        told = f"seed {seed}\n{graph}"
+        np.testing.assert_allclose(got.reshape(want.shape), want._value, rtol=1e-9, atol=1e-9, err_msg=told)
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -39,7 +39,7 @@ NO_SIBLINGS = ("trace.passes",)
 # Imports that wait inside a function, and why: {(file, package): reason}. Anything else is imported at the top.
 LAZY: dict[tuple[str, str], str] = {
     ("tracejit/__main__.py", "tracejit"): "the demo needs the optional extra `plot`",
-    ("tracejit/function.py", "tracejit"): "the compiler and the executor load llvmlite; only a called function needs them",
+    ("tracejit/function.py", "tracejit"): "the compiler and executor load llvmlite; only a called function needs them",
     ("tracejit/ops/special.py", "scipy"): "heavy; only the eager form of special functions needs it",
     ("tracejit/runtime/build.py", "numba"): "heavy; only compiling a kernel needs it",
     ("tracejit/runtime/executor.py", "scipy"): "heavy; only matrix products need its BLAS",

@@ -2,8 +2,9 @@
 
 In: built by `trace/tracer.py` through `apply`. Out: rewritten by passes (`Graph -> Graph`), lowered by `lower/fuse.py`.
 
-A graph is strict and pure: promotion and broadcasting are nodes of their own, a node has one result (a control op a tuple, taken
-apart by `getitem` nodes), there are no weak types. Nodes are compared by identity and kept in program order.
+A graph is strict and pure: promotion and broadcasting are nodes of their own, a node has one result (a control op a
+tuple, taken apart by `getitem` nodes), there are no weak types. Nodes are compared by identity and kept in program
+order.
 """
 
 from __future__ import annotations
@@ -57,12 +58,13 @@ class Op:
     name, doc, kind: identity; `kind` decides how it is lowered.
     infer(*types, **attrs): result type; raises TypeError, ValueError or IndexError naming the op, shapes and dtypes.
     eager(*arrays, **attrs): the meaning, in NumPy; gets arrays of the inferred input types, gives the inferred type.
-    scalar: elementwise: `scalar(*values, **attrs)` over scalar statements. source: `scalar(at, *values, **attrs)` where `at.coords`
-        are int64 coordinates and `at.flat` the row-major position, and inputs are 0-d.
+    scalar: elementwise: `scalar(*values, **attrs)` over scalar statements. source: `scalar(at, *values, **attrs)` where
+        `at.coords` are int64 coordinates and `at.flat` the row-major position, and inputs are 0-d.
     reduce: reduction only, see `Reduction`.
     index: movement only: `index(coords, types, **attrs) -> list[Part]`, see `lower/index.py`.
     vjp(g, y, *xs, **attrs): cotangent for each input (None: no gradient), in user code.
-    jvp(tangents, y, *xs, **attrs): tangent of the result; `tangents` has None for inputs that do not move. None: derived from vjp.
+    jvp(tangents, y, *xs, **attrs): tangent of the result; `tangents` has None for inputs that do not move. None:
+        derived from vjp.
     domain: (low, high) for random inputs of tests, one for all inputs or one for each; None: see tests/samples.py.
     stateful: must not be merged or folded (prints, callbacks).
     cost: rough scalar work per element, for fusion (1: an add; 20: a transcendental function).
@@ -90,8 +92,8 @@ class Op:
 class Reduction:
     """How a reduction runs in a kernel: `accumulate` is a name of `lower.kernel.ACCUMULATE`.
 
-    before(value, **attrs) and after(carry, **attrs) are scalar rules around the loop; the accumulator's dtype is that of
-    `before`'s result. The node's attrs hold `axis` (tuple of non-negative ints, sorted) and `keepdims` is always
+    before(value, **attrs) and after(carry, **attrs) are scalar rules around the loop; the accumulator's dtype is that
+    of `before`'s result. The node's attrs hold `axis` (tuple of non-negative ints, sorted) and `keepdims` is always
     false in the IR (a reshape node restores dims).
     """
 
@@ -125,8 +127,9 @@ class Node:
     def leaked(self, how: str) -> LeakedTracerError:
         """The error for a traced value that is met outside its trace."""
         return LeakedTracerError(
-            f"{how}: a traced tensor ({self.type!r}, made by {self.op.name} at {self.where or 'an unknown line'}) was kept after its "
-            f"function had been traced, so it has no value. Return it from the function, or keep state in a Variable.")
+            f"{how}: a traced tensor ({self.type!r}, made by {self.op.name} at {self.where or 'an unknown line'}) "
+            f"was kept after its function had been traced, so it has no value. Return it from the function, or keep "
+            f"state in a Variable.")
 
     # NumPy meets a node only when a traced tensor has outlived its trace.
     def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> Any:
@@ -151,12 +154,12 @@ def _no_eager(*_: Any, **__: Any) -> Any:
     raise InternalError("a graph input or constant has no eager meaning")
 
 
-# The two ops without inputs that every graph is made of. `input` nodes are the graph's parameters; `constant` nodes hold an array
-# that was captured or folded (attrs: value, an np.ndarray nobody writes).
+# The two ops without inputs that every graph is made of. `input` nodes are the graph's parameters; `constant` nodes
+# hold an array that was captured or folded (attrs: value, an np.ndarray nobody writes).
 INPUT = Op("input", "source", infer=lambda *, type: type, eager=_no_eager, doc="A parameter of the graph.")
 CONSTANT = Op("constant", "source", infer=lambda *, value: Type(value.shape, value.dtype),
               eager=lambda *, value: value, doc="A fixed array.")
-# Takes one result out of a node of tuple type (a control op, a call). `apply` makes these nodes; `evaluate` replays them.
+# Takes one result out of a node of tuple type (a control op, a call). `apply` makes these nodes.
 GETITEM = Op("getitem", "control", infer=lambda t, *, index: t[index], eager=lambda t, *, index: t[index],
              doc="One element of a tuple.")
 
@@ -244,7 +247,7 @@ def _names(graph: Graph) -> dict[Node, str]:
 def to_text(graph: Graph, constants: str = "parameters") -> str:
     """The graph as a Python function that rebuilds it when traced.
 
-    Ops are called as `ops.<name>(inputs..., attr=...)`; large constants are extra parameters c0, c1, ... after the inputs.
+    Ops are called as `ops.<name>(inputs..., attr=...)`; large constants are further parameters c0, c1, ... at the end.
     The graphs inside control nodes are functions inside, whose parameters are annotated with their types.
     """
     names = _names(graph)

@@ -2,8 +2,8 @@
 
 In: a call. Out: its result; division by zero, overflow and nan give their IEEE values silently, eager as compiled.
 
-`np.errstate` costs 0.9 µs, more than a small add; setting NumPy's own context variable costs 0.15 µs. If a NumPy version
-moves it, `np.errstate` does the same.
+`np.errstate` costs 0.9 µs, more than a small add; setting NumPy's own context variable costs 0.15 µs. If a NumPy
+version moves it, `np.errstate` does the same.
 """
 
 from __future__ import annotations

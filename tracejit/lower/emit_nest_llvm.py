@@ -406,8 +406,8 @@ class Nest:
     # ---- guards
 
     def pieces(self, scope: Scope, work: Work, low: ir.Value, high: ir.Value, state: Values, run: Piece) -> Values:
-        """`run(scope, low, high, state)` over [low, high), cut where a guard along the vectors (the border of a pad, the
-        joint of a concat) flips: within a piece each is the same for all lanes, so that nothing needs a mask."""
+        """`run(scope, low, high, state)` over [low, high), cut where a guard along the vectors (the border of a pad,
+        the joint of a concat) flips: within a piece each is the same for all lanes, so that nothing needs a mask."""
         b = self.b
         flips = [(i, *self._flip(i, scope)) for i in work.levels[self.vector_level] if self._is_guard(i)]
         if not flips:

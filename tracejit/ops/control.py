@@ -219,7 +219,8 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any) -> Any:
         raise ValueError("switch: no branches")
     if isinstance(index, bool) or (hasattr(index, "dtype") and index.dtype.kind not in "iu"):
         raise TypeError(
-            f"switch: the index must be an int, not {getattr(index, 'dtype', type(index).__name__)}; use cond for a bool"
+            f"switch: the index must be an int, not {getattr(index, 'dtype', type(index).__name__)}; "
+            f"use cond for a bool"
         )
     if not _is_unknown(index):
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)

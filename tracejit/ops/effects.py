@@ -233,7 +233,8 @@ def _fitted(x: Any, wanted: Type, name: str) -> np.ndarray:
     else:
         array = np.asarray(x)
     if Type(array.shape, array.dtype) != wanted:
-        raise TypeError(f"py_function: {name} gave {Type(array.shape, array.dtype)!r}, but output_specs says {wanted!r}")
+        given = Type(array.shape, array.dtype)
+        raise TypeError(f"py_function: {name} gave {given!r}, but output_specs says {wanted!r}")
     return array
 
 

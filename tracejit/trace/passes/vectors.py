@@ -27,7 +27,7 @@ def _rule(node: Node, args: list[Any]) -> Any:
     if not _has_vector(node):
         return None
     a, b = args
-    *batch, m, n = node.shape
+    *batch, _, n = node.shape
     k = a.shape[-1]
     if n == 1:
         row = core.broadcast_to(reshaped(b, (*batch, 1, k)), a.shape)
