@@ -9,6 +9,7 @@ In: the environment. Out: `Options` (what changes generated code) and `Debug` (w
     TRACEJIT_CACHE=dir|off    where machine code is kept between processes
     TRACEJIT_NUM_THREADS=n    threads a kernel may use (default: the CPUs this process may run on)
     TRACEJIT_LOG=1            say on standard error what is traced and compiled
+    TRACEJIT_TRACEBACKS=full  keep this package's own frames in the tracebacks of errors
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class Debug:
     eager: bool = False
     cache: str = ""
     log: bool = False
+    tracebacks: bool = False  # full ones
+    nans: bool = False  # compiled code checks every value it makes
+    watch: Any = None  # the profiler that is on
 
 
 def _cpus() -> int:
@@ -62,7 +67,7 @@ def _read_environment() -> tuple[Debug, int]:
         raise ValueError(f"TRACEJIT_NUM_THREADS must be a positive number, not {threads!r}")
     skip = frozenset(filter(None, (name.strip() for name in env("TRACEJIT_SKIP", "").split(","))))
     found = Debug(env("TRACEJIT_DUMP", ""), int(check), skip, env("TRACEJIT_EAGER", "0") not in ("", "0"),
-                  env("TRACEJIT_CACHE", ""), env("TRACEJIT_LOG", "0") not in ("", "0"))
+                  env("TRACEJIT_CACHE", ""), env("TRACEJIT_LOG", "0") not in ("", "0"), env("TRACEJIT_TRACEBACKS", "") == "full")
     return found, max(1, int(threads)) if threads else _cpus()
 
 
@@ -93,6 +98,11 @@ def set_num_threads(n: int) -> None:
 def run_functions_eagerly(on: bool) -> None:
     """Run every decorated function undecorated (for debugging), until switched off."""
     debug.eager = bool(on)
+
+
+def full_tracebacks(on: bool) -> None:
+    """Keep this package's own frames in the tracebacks of errors (for work on tracejit itself)."""
+    debug.tracebacks = bool(on)
 
 
 @contextmanager

@@ -5,12 +5,18 @@ In: nothing. Out: exceptions whose messages speak of the user's line and argumen
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 import sys
+import types
+from collections.abc import Iterator
+
+from tracejit import config
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames of these count as ours: a pytree helper or a NumPy protocol between the user and an op.
-_INTERNAL = (_PACKAGE, os.path.join("site-packages", "numpy") + os.sep, os.path.join("site-packages", "optree") + os.sep)
+# Frames of these count as ours: a pytree helper or a NumPy protocol between the user and an op.
 
 
 class TraceJitError(Exception):
@@ -33,6 +39,11 @@ class GradientError(TraceJitError, ValueError):
     """A gradient was asked for where none can be had."""
 
 
+def is_internal(file: str) -> bool:
+    """Whether code of that file is ours rather than the user's."""
+    return file.startswith(_INTERNAL[0]) or file.startswith("<tracejit") or any(part in file for part in _INTERNAL[1:])
+
+
 def user_line(skip: int = 1) -> str:
     """`file:line` of the innermost frame outside this package; "" if there is none."""
     frame = sys._getframe(skip)
@@ -42,3 +53,81 @@ def user_line(skip: int = 1) -> str:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+# -- errors as the user sees them --------------------------------------------------------------------------------------
+def locate(error: BaseException, where: str, what: str = "") -> None:
+    """Note the user's line (`file:line`) that an error of compiled code belongs to; the innermost one counts."""
+    if where and not hasattr(error, "_tracejit_where"):
+        error._tracejit_where = where  # type: ignore[attr-defined]
+        error.add_note(f"in compiled code{what and f', in {what}'}, at {where}")
+
+
+def tidy(error: BaseException, name: str, note: str) -> None:
+    """Make an error that leaves the decorated function `name` speak of the user's code: frames of this package go from
+    its traceback, the line of compiled code that failed comes in, and `note` says with what the function was called ("":
+    inside another one, which will say it).
+
+    The caller re-raises with a bare `raise`, which adds no frame of its own.
+    """
+    if config.debug.tracebacks or isinstance(error, InternalError):
+        return
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        e = pending.pop()
+        if e is None or id(e) in seen:
+            continue
+        seen.add(id(e))
+        e.__traceback__ = _user_frames(e.__traceback__)
+        pending += [e.__cause__, e.__context__]
+    if not note or hasattr(error, "_tracejit_noted"):  # by a decorated function that this one called
+        return
+    error._tracejit_noted = True  # type: ignore[attr-defined]
+    where = getattr(error, "_tracejit_where", "")
+    if where and (entry := _entry(where, name)) is not None:
+        entry.tb_next, error.__traceback__ = error.__traceback__, entry
+    error.add_note(note)
+    error.add_note("(frames of tracejit are left out; tj.config.full_tracebacks(True) shows them)")
+
+
+def last_user_line(error: BaseException) -> str:
+    """`file:line` of the innermost frame of the user's in an error's traceback."""
+    found = ""
+    for entry in _entries(error.__traceback__):
+        if not is_internal(entry.tb_frame.f_code.co_filename):
+            found = f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
+    return found
+
+
+def _entries(traceback: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _user_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    found: types.TracebackType | None = None
+    for entry in reversed(list(_entries(traceback))):
+        if not is_internal(entry.tb_frame.f_code.co_filename):
+            found = types.TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found
+
+
+def _entry(where: str, name: str) -> types.TracebackType | None:
+    """A traceback entry that shows a line of the user's, made by code that fails there."""
+    file, _, number = where.rpartition(":")
+    if not file or not number.isdigit():
+        return None
+    line = linecache.getline(file, int(number))
+    tree = ast.parse("raise error")
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.expr)):
+            node.lineno = node.end_lineno = int(number)
+            node.col_offset, node.end_col_offset = len(line) - len(line.lstrip()), len(line.rstrip())
+    code = compile(tree, file, "exec").replace(co_name=name, co_qualname=name)
+    try:
+        exec(code, {"error": RuntimeError()})
+    except RuntimeError as error:
+        return error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return None

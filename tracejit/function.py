@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections import OrderedDict, deque
@@ -32,7 +34,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.config import Options
-from tracejit.errors import user_line
+from tracejit.errors import last_user_line, tidy, user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
@@ -114,6 +116,13 @@ class Described:
         return cls(parts, str(call.spec).removeprefix("PyTreeSpec(").split(", NoneIsLeaf")[0])
 
 
+def _given(name: str, x: Any) -> str:
+    """An argument in an error: what is known of arrays, the value of others."""
+    if is_array(x):
+        return f"{name}: {Type(tuple(x.shape), np.dtype(x.dtype))!r}"
+    return f"{name} = {reprlib.repr(x)}"
+
+
 def no_shortcut(args: tuple[Any, ...], instance: Any) -> Any:
     """The shortcut of a function that has none."""
     return MISS
@@ -180,21 +189,43 @@ class Function:
 
     # -- calling -------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and not state.active and not config.debug.eager:
-            traces = self._traces
-            result = traces.shortcut(args, None)
-            if result is not MISS:
-                return result
-            found = traces.by_arguments.get(arguments_key(args))
-            if found is not None:
-                leaves = args + found[1]
-                for s in found[0]:
-                    handles = s.matches(leaves, None)
-                    if handles is not None:
-                        if len(leaves) == len(args):
-                            traces.shortcut = self._shortcut(s, leaves)
-                        return s.run(leaves, handles)
-        return self._call((), args, kwargs)
+        try:
+            if not kwargs and not state.active and not config.debug.eager:
+                traces = self._traces
+                result = traces.shortcut(args, None)
+                if result is not MISS:
+                    return result
+                found = traces.by_arguments.get(arguments_key(args))
+                if found is not None:
+                    leaves = args + found[1]
+                    for s in found[0]:
+                        handles = s.matches(leaves, None)
+                        if handles is not None:
+                            if len(leaves) == len(args):
+                                traces.shortcut = self._shortcut(s, leaves)
+                            return s.run(leaves, handles)
+            return self._call((), args, kwargs)
+        except Exception as error:
+            self._tidy(error, (), args, kwargs)
+            raise
+
+    def _tidy(
+        self, error: Exception, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Let an error speak of the user's code."""
+        note = ""
+        if state.trace is None:
+            frames = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+            how = "was traced" if record.__code__ in frames else "was compiled" if build.__code__ in frames else "ran"
+            at = f", at {line}" if how == "was traced" and (line := last_user_line(error)) else ""
+            try:
+                signature = self.signature(before)
+                call = signature.call(args, kwargs)
+                types = ", ".join(map(_given, signature.leaf_names(call.spec), call.leaves))
+                note = f"while {self.name} {how}{f' with {types}' if types else ''}{at}"
+            except Exception:  # the arguments themselves are at fault
+                note = f"in a call of {self.name}"
+        tidy(error, self.name, note)
 
     def _call(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call by the long way. `before` holds the instance, for a method."""
@@ -211,6 +242,10 @@ class Function:
         if not kwargs and not s.created:
             self._remember(before, args, call, s)
         return s.run(call.leaves, handles)
+
+    def _traceable(self) -> Callable[..., Any]:
+        """The Python function, its control flow rewritten so that it works on traced values too."""
+        return convert(self.python_function) if self.settings["autograph"] else self.python_function
 
     def signature(self, before: tuple[Any, ...] = ()) -> Signature:
         if self._signature is None:
@@ -240,7 +275,7 @@ class Function:
 
     def _inlined(self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
-            return self.python_function(*before, *args, **kwargs)
+            return self._traceable()(*before, *args, **kwargs)
         except RecursionError as error:
             raise self._endless(error) from None
 
@@ -314,7 +349,7 @@ class Function:
                 self.python_function, self.name, before, dict(zip(signature.names, call.values)), self._traces.unstable
             )
             try:
-                found = record(self.python_function, call, signature, self.name, reach, *before)
+                found = record(self._traceable(), call, signature, self.name, reach, *before)
             except RecursionError as error:
                 raise self._endless(error) from None
             finally:
@@ -518,11 +553,15 @@ class Method:
         self.__self__ = instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and not state.active and not config.debug.eager:
-            result = self.function._traces.shortcut(args, self.__self__)
-            if result is not MISS:
-                return result
-        return self.function._call((self.__self__,), args, kwargs)
+        try:
+            if not kwargs and not state.active and not config.debug.eager:
+                result = self.function._traces.shortcut(args, self.__self__)
+                if result is not MISS:
+                    return result
+            return self.function._call((self.__self__,), args, kwargs)
+        except Exception as error:
+            self.function._tidy(error, (self.__self__,), args, kwargs)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)
