@@ -16,7 +16,7 @@ from tracejit import config
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames of these count as ours: a pytree helper or a NumPy protocol between the user and an op.
-# Frames of these count as ours: a pytree helper or a NumPy protocol between the user and an op.
+_INTERNAL = (_PACKAGE, *(os.path.join("site-packages", name) + os.sep for name in ("numpy", "optree")))
 
 
 class TraceJitError(Exception):
@@ -65,7 +65,7 @@ def locate(error: BaseException, where: str, what: str = "") -> None:
 
 def tidy(error: BaseException, name: str, note: str) -> None:
     """Make an error that leaves the decorated function `name` speak of the user's code: frames of this package go from
-    its traceback, the line of compiled code that failed comes in, and `note` says with what the function was called ("":
+    its traceback, the line of compiled code that failed comes in, and `note` says what it was called with ("":
     inside another one, which will say it).
 
     The caller re-raises with a bare `raise`, which adds no frame of its own.
