@@ -14,6 +14,7 @@ from plan_samples import buffer, plan, program, strides
 import tracejit as tj
 from tracejit import config
 from tracejit.lower import buffers
+from tracejit.lower.epilogue import PANEL, PANEL_BYTES
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm, Plan
 from tracejit.runtime import gemm, gemm_code
@@ -231,6 +232,23 @@ def test_rows() -> None:
     close(soft, e / e.sum(1, keepdims=True))
     close(total, z.sum(1))
     assert chained(p) == 1
+
+
+@pytest.mark.parametrize("m,n,k,batch", [(600, 200, 100, ()), (5, 7, 3, ()), (50, 100, 0, ()), (100, 60, 30, (4, 3)),
+                                         (2000, 1300, 8, ()), (40, 9000, 5, ())])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_that_nobody_else_reads(m: int, n: int, k: int, batch: tuple[int, ...], dtype: str) -> None:
+    """The product has no memory of its own where a panel of it fits the stack."""
+    x, w = random(*batch, m, k, dtype=dtype), random(*batch, k, n, dtype=dtype, seed=1)
+    function = tj.function(lambda x, w: tj.sum(tj.exp(tj.matmul(x, w)) * 0.5, axis=-1))
+    got = np.asarray(function(x, w))
+    close(got, 0.5 * np.exp(np.matmul(x.astype("float64"), w)).sum(-1))
+    p = function.specializations()[0].built.plan
+    assert chained(p) == 1
+    assert (buffers.assign(p).arena_bytes == 0) == (min(m, PANEL) * n * x.itemsize <= PANEL_BYTES)
+    buffers.verify(p, buffers.assign(p))
+    config.set_num_threads(1)
+    np.testing.assert_array_equal(np.asarray(function(x, w)), got)
 
 
 def test_batches_with_scaling() -> None:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracejit.errors import InternalError
+from tracejit.lower.epilogue import stays_on_panels
 from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import (
     Branch,
     Buffer,
     Call,
+    Gemm,
     Loop,
     Plan,
     Step,
@@ -37,9 +39,9 @@ ALIGNMENT = 64
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a buffer lives. `number` is a byte offset into the arena, a position among the plan's inputs, the number of
-    the output buffer whose memory it is, or the number of the constant."""
+    the output buffer whose memory it is, or the number of the constant. Products on panels have no memory."""
 
-    home: Literal["arena", "input", "output", "constant"]
+    home: Literal["arena", "input", "output", "constant", "panels"]
     number: int
 
 
@@ -88,6 +90,8 @@ def assign(plan: Plan, updates: Mapping[int, int] | None = None, failing: bool =
     input that is alike may be reused. failing: an input must be whole after a failure."""
     lives = _lifetimes(plan)
     groups = _in_place(plan, lives)
+    panels = {g.members[0] for g in groups if _on_panels(plan, g)}
+    groups = [g for g in groups if g.members[0] not in panels]
     arena_bytes = _lay_out([g for g in groups if g.output is None])
     places: list[Place | None] = [None] * len(plan.buffers)
     for position, b in enumerate(plan.inputs):
@@ -95,6 +99,8 @@ def assign(plan: Plan, updates: Mapping[int, int] | None = None, failing: bool =
     for b, buffer in enumerate(plan.buffers):
         if buffer.role == "constant":
             places[b] = Place("constant", b)
+    for b in panels:
+        places[b] = Place("panels", 0)
     for g in groups:
         for b in g.members:
             places[b] = Place("arena", g.offset) if g.output is None else Place("output", g.output)
@@ -145,6 +151,15 @@ def _in_place(plan: Plan, lives: dict[int, _Life]) -> list[_Group]:
             g = _Group([b], life.first, life.last, buffer.nbytes, mine)
         group_of[b] = g
     return list({id(g): g for g in group_of.values()}.values())
+
+
+def _on_panels(plan: Plan, g: _Group) -> bool:
+    """Whether the group is a product that only the kernel of its own step reads."""
+    b, *more = g.members
+    if more or g.first != g.last or g.first >= len(plan.steps) or plan.buffers[b].role != "temp":
+        return False
+    step = plan.steps[g.first]
+    return isinstance(step, Gemm) and step.c.buffer == b and stays_on_panels(step)
 
 
 def _predecessor(plan: Plan, lives: dict[int, _Life], group_of: dict[int, _Group], b: int) -> int | None:
@@ -322,7 +337,7 @@ def verify(plan: Plan, storage: Storage) -> None:
 
 def _overlap(plan: Plan, storage: Storage, a: int, b: int) -> bool:
     p, q = storage.places[a], storage.places[b]
-    if p.home != q.home:
+    if p.home != q.home or p.home == "panels":
         return False
     if p.home == "output":
         return p.number == q.number

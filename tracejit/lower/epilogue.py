@@ -14,6 +14,10 @@ from dataclasses import replace
 from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import Gemm, Plan, Step, reads_of, writes_of
 
+PANEL = 24  # rows of a product in one item, at most: so many of a and c stay in the second cache
+PANEL_BYTES = 1 << 17  # of stack for a panel that nobody else reads
+PANEL_SLOTS = 128  # words of its kernel's slots, at most: each thread has its own
+
 
 def attach(plan: Plan) -> Plan:
     """Give each product the first kernel that reads its result, if it goes row by row and could run just then."""
@@ -35,6 +39,15 @@ def attach(plan: Plan) -> Plan:
                 and all(written[b] == [at] for b in writes_of(launch))):
             steps[s], steps[at] = replace(step, then=launch), None
     return replace(plan, steps=tuple(step for step in steps if step is not None))
+
+
+def stays_on_panels(step: Gemm) -> bool:
+    """Whether the product may be kept, panel by panel, by the threads that make it, if only its kernel reads it."""
+    if step.then is None or step.dtype.kind == "c" or not items_per_row(step, step.then):
+        return False
+    panel = min(step.m, PANEL) * step.n * step.dtype.itemsize
+    reads = [v for v in step.then.reads if v.buffer == step.c.buffer]
+    return panel <= PANEL_BYTES and len(reads) == 1 and step.then.kernel.slots.count <= PANEL_SLOTS
 
 
 def elements_per_item(step: Gemm, launch: Launch) -> int:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from tracejit.lower.epilogue import PANEL_BYTES, PANEL_SLOTS
 from tracejit.lower.kernel import View
 from tracejit.runtime.build import native_module
 from tracejit.runtime.native import Code, Loop, Variable, Word
@@ -101,7 +102,7 @@ RELOCATION_WORDS = 3
 
 
 class Chain(IntEnum):
-    """Words of a product's slots that is followed by a kernel on each panel. Slots are named by their distance in bytes."""
+    """Words of a product's slots that is followed by a kernel on each panel. Slots are named by their bytes."""
 
     PRODUCT = 0
     PRODUCT_SLOTS = 1
@@ -111,7 +112,12 @@ class Chain(IntEnum):
     PANEL = 5  # rows of an item
     PANELS = 6  # items of a matrix
     EACH = 7  # items of the kernel for one row
-    WORDS = 8
+    # Where panels are kept by the thread that makes them:
+    PRODUCT_WORDS = 8  # of its slots
+    RESULT = 9  # the slot of the address of the result
+    LAUNCH_WORDS = 10
+    OPERAND = 11  # the slot of the address that the kernel reads it at
+    ROW_BYTES = 12
 
 
 class Blas(IntEnum):
@@ -160,7 +166,8 @@ DATA_OFFSET = _find_data_offset()
 def _emit(module: ir.Module) -> None:
     run = _emit_run(module)
     _emit_call(module, run)
-    _emit_chain(module)
+    _emit_chain(module, "chain", False)
+    _emit_chain(module, "chain_on_panels", True)
     _emit_blas(module, "gemm", *GEMM_OPERANDS)
     _emit_blas(module, "gemv", *GEMV_OPERANDS)
 
@@ -214,17 +221,30 @@ def _emit_run(module: ir.Module) -> Code:
     return f
 
 
-def _emit_chain(module: ir.Module) -> None:
-    """A product's panels, and right after each the kernel on its rows."""
-    f = Code(module, "chain", 3, local=False)
+def _emit_chain(module: ir.Module, name: str, on_panels: bool) -> None:
+    """A product's panels, and right after each the kernel on its rows. on_panels: the rows are in this thread's memory
+    only, and so are the slots that tell where."""
+    f = Code(module, name, 3, local=False)
     slots, begin, end = f.args
     product, launch, rows, panel, panels, each = (
         f.load(slots, w) for w in (Chain.PRODUCT, Chain.LAUNCH, Chain.ROWS, Chain.PANEL, Chain.PANELS, Chain.EACH))
     product_slots, launch_slots = slots + f.load(slots, Chain.PRODUCT_SLOTS), slots + f.load(slots, Chain.LAUNCH_SLOTS)
+    if on_panels:
+        memory = (f.stack(PANEL_BYTES // 8 + 8) + 63) & -64
+        own = []
+        for theirs, words in ((product_slots, Chain.PRODUCT_WORDS), (launch_slots, Chain.LAUNCH_WORDS)):
+            own.append(f.stack(PANEL_SLOTS))
+            with f.count(0, f.load(slots, words)) as k:
+                f.store(own[-1], k, f.load(theirs, k))
+        product_slots, launch_slots = own
     with f.count(begin, end) as item:
-        f.call_address(product, product_slots, item, item + 1)
         first = item % panels * panel
         start = item // panels * rows
+        if on_panels:
+            whole = memory - (start + first) * f.load(slots, Chain.ROW_BYTES)  # where a whole result would start
+            f.store(product_slots, f.load(slots, Chain.RESULT), whole)
+            f.store(launch_slots, f.load(slots, Chain.OPERAND), whole)
+        f.call_address(product, product_slots, item, item + 1)
         f.call_address(launch, launch_slots, (start + first) * each, (start + f.smaller(first + panel, rows)) * each)
     f.ret()
 
@@ -308,8 +328,9 @@ def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ..
     f.ret()
 
 
-_functions = native_module(f"executor {DATA_OFFSET}", _emit, ("call", "chain", "gemm", "gemv"))
-CHAIN, GEMM, GEMV = (_functions[name] for name in ("chain", "gemm", "gemv"))
+_functions = native_module(f"executor {DATA_OFFSET} {PANEL_BYTES} {PANEL_SLOTS}", _emit,
+                           ("call", "chain", "chain_on_panels", "gemm", "gemv"))
+CHAIN, CHAIN_ON_PANELS, GEMM, GEMV = (_functions[name] for name in ("chain", "chain_on_panels", "gemm", "gemv"))
 
 
 class _MethodDef(ctypes.Structure):

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from tracejit.errors import InternalError
+from tracejit.lower.epilogue import PANEL
 from tracejit.lower.plan import Gemm
 from tracejit.runtime import gemm_code
 from tracejit.runtime.blas import blas_call
@@ -21,7 +22,6 @@ from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
 
 DEPTH = 512  # of one walk down k, at most: a strip of b that deep stays in the first cache
-PANEL = 24  # rows of an item, at most: so many of a and c stay in the second cache
 ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
 CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more from threads than what waits for memory
@@ -39,11 +39,14 @@ class Product:
     panel: int = 0
 
 
-def product(step: Gemm, after: float) -> Product:
-    """What runs one matrix product, or a batch of them. after: nanoseconds of work that will be done on the panels."""
+def product(step: Gemm, after: float, on_panels: bool = False) -> Product:
+    """What runs one matrix product, or a batch of them. after: nanoseconds of work that will be done on the panels.
+    on_panels: panels must be small and of whole rows."""
     if not step.m or not step.n or 0 in step.batch:
         return Product([])
-    return Product([blas_call(step)]) if step.dtype.kind == "c" else _own(step, gemm_code.tiles(step.dtype), after)
+    if step.dtype.kind == "c":
+        return Product([blas_call(step)])
+    return _own(step, gemm_code.tiles(step.dtype), after, on_panels)
 
 
 def _up(n: int, multiple: int) -> int:
@@ -62,17 +65,17 @@ class Cut:
     work: float
 
 
-def cut(step: Gemm, t: Tiles, after: float = 0.0) -> Cut:
+def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False) -> Cut:
     """Cut a product up."""
     m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
     row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
     work = matrices * (m * row + _CALL) + after
-    panel, part, pieces = m, n, 1
+    panel, part, pieces = min(m, PANEL) if on_panels else m, n, 1
     if work > PARALLEL:
         pieces = int(work / CHUNK)
         panel = min(m, PANEL, *(_up(max(1, most), t.rows) for most in (int(CHUNK / row), -(-m * matrices // ENOUGH))))
         panels = matrices * -(-m // panel)
-        if panels < min(pieces, ENOUGH // 4) or (not after and panels < min(2 * pieces, ENOUGH)):
+        if not on_panels and (panels < min(pieces, ENOUGH // 4) or (not after and panels < min(2 * pieces, ENOUGH))):
             part = min(n, _up(-(-n * panels // min(2 * pieces, ENOUGH)), t.columns))
     items = matrices * -(-m // panel) * -(-n // part)
     chunk = -(-items // min(items, pieces))
@@ -80,9 +83,9 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0) -> Cut:
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
-def _own(step: Gemm, t: Tiles, after: float) -> Product:
+def _own(step: Gemm, t: Tiles, after: float, on_panels: bool) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
-    c = cut(step, t, after)
+    c = cut(step, t, after, on_panels)
     words = [0] * (Word.DIMS + 4 * len(step.batch))
     words[Word.M], words[Word.N], words[Word.K] = m, n, k
     words[Word.A_ROW], words[Word.A_COLUMN] = (s * size for s in step.a.strides[-2:])

@@ -101,6 +101,8 @@ class Scope:
                 if value is None or not value.flags.c_contiguous:
                     raise InternalError(f"constant buffer {b} has no contiguous value")
                 return Base("fixed", 0, value.ctypes.data)
+            case "panels":  # known to the thread that makes a panel
+                return Base("fixed", 0, 0)
         return self.arena.after(place.number)
 
     def nbytes(self, b: int) -> int:

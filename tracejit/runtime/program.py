@@ -32,6 +32,7 @@ from tracejit.lower.plan import Branch, Call, Gemm, Loop, Part, Plan, calls_pyth
 from tracejit.lower.plan import Step as PlanStep
 from tracejit.runtime import executor, gemm, pool, threads
 from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, bind
+from tracejit.runtime.gemm_code import Word
 from tracejit.runtime.grid import Grid, along_rows, grid
 from tracejit.runtime.nested import Base, Draft, Rows, Scope, lay_out_branch, lay_out_loop
 
@@ -245,7 +246,8 @@ class Program:
     def _add_product(self, draft: Draft, scope: Scope, s: int, step: Gemm, function: int) -> list[_Run]:
         """A product; then its kernel, on each panel of rows where the product goes by whole rows."""
         after = grid(step.then) if step.then is not None else None
-        product = gemm.product(step, after.work if after is not None else 0.0)
+        on_panels = scope.storage.places[step.c.buffer].home == "panels"
+        product = gemm.product(step, after.work if after is not None else 0.0, on_panels)
         runs = []
         for call in product.calls:
             at = len(draft.words)
@@ -266,7 +268,12 @@ class Program:
         first, at = runs.pop(), len(draft.words)
         draft.words += [first.function, 8 * (first.at - at), launch.function, 8 * (launch.at - at), step.m,
                         product.panel, -(-step.m // product.panel), items_per_row(step, step.then)]
-        return [*runs, _Run(executor.CHAIN, at, 0, first.items, first.chunk, first.work)]
+        if on_panels:
+            slots = step.then.kernel.slots
+            (operand,) = [slots.reads[r][0] for r, v in enumerate(step.then.reads) if v.buffer == step.c.buffer]
+            draft.words += [len(product.calls[-1].words), Word.C, slots.count, operand, step.n * step.dtype.itemsize]
+        chain = executor.CHAIN_ON_PANELS if on_panels else executor.CHAIN
+        return [*runs, _Run(chain, at, 0, first.items, first.chunk, first.work)]
 
     def _fill_slots(self, draft: Draft, scope: Scope, at: int, launch: Launch, g: Grid) -> None:
         k, words = launch.kernel, draft.words
