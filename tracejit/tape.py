@@ -20,6 +20,7 @@ from tracejit.errors import user_line
 from tracejit.ops import core
 from tracejit.ops.movement import TRANSPOSE, embed, joined, reshaped
 from tracejit.tensor import Tensor, apply, state, taping
+from tracejit.trace import control as _control  # noqa: F401 (the derivatives of control flow)
 from tracejit.trace.autodiff import Key, Recording, accumulate, backward, dependents, differentiable, forward
 from tracejit.trace.signature import NAMESPACE, flatten
 from tracejit.variable import Snapshot, Variable, source_of
