@@ -133,3 +133,80 @@ def test_the_default_dtype_is_part_of_a_trace() -> None:
         assert f(a)[0].dtype == "float32" and f.trace_count == 2
     finally:
         tj.set_default_dtype("float32")
+
+
+# -- operations --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("axis", [(0,), (), None, 1.5, "a"])
+@pytest.mark.parametrize("name", ["sort", "cumprod", "swapaxes", "unstack", "repeat"])
+def test_an_axis_that_is_no_integer(name: str, axis: Any) -> None:
+    call = {
+        "sort": lambda: tj.sort(tj.ones((2, 2)), axis=axis or (0,)),
+        "cumprod": lambda: tj.cumprod(tj.ones((2, 2)), axis=axis or (0,)),
+        "swapaxes": lambda: tj.swapaxes(tj.ones((2, 2)), 0, axis),
+        "unstack": lambda: tj.unstack(tj.ones((2, 2)), axis=axis),
+        "repeat": lambda: tj.repeat(tj.ones((2, 2)), 2, axis=axis or (0,)),
+    }[name]
+    with pytest.raises(TypeError, match=f"{name}.*axis"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, n: tj.diagonal(a, n),
+        lambda a, n: tj.trace(a, n),
+        lambda a, n: tj.diag(a[0], n),
+        lambda a, n: tj.eye(n, k=n),
+        lambda a, n: tj.tri(n, n, n),
+        lambda a, n: tj.triu(a, n),
+        lambda a, n: tj.roll(a, n, n),
+        lambda a, n: tj.scatter_nd([[0]], [1.0], (n + 1,)),
+        lambda a, n: tj.one_hot([0], n, axis=n),
+        lambda a, n: tj.repeat(a, n, axis=n),
+        lambda a, n: tj.rot90(a, n),
+        lambda a, n: tj.split(a, n),
+        lambda a, n: tj.tile(a, (n, n)),
+        lambda a, n: tj.pad(a, n),
+        lambda a, n: tj.linspace(0, 1, n + 1),
+    ],
+)
+def test_numbers_as_options(f: Any) -> None:
+    a = tj.reshape(tj.arange(9), (3, 3))
+    compiled = tj.function(f)
+    for n in (1, 0, 1):
+        try:
+            want = f(a, n)
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            with pytest.raises(type(error)):
+                compiled(a, n)
+            continue
+        got = compiled(a, n)
+        pairs = [(got, want)] if isinstance(want, tj.Tensor) else zip(got, want, strict=True)
+        for g, w in pairs:
+            assert g.dtype == w.dtype and np.array_equal(g, w)
+
+
+def test_lgamma_at_minus_infinity() -> None:
+    a = tj.asarray([-np.inf, np.inf, -1.0])
+    assert np.array_equal(tj.lgamma(a), [np.inf] * 3) and np.array_equal(tj.function(tj.lgamma)(a), [np.inf] * 3)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_zero_to_a_complex_power(dtype: str) -> None:
+    powers = np.array([0.5 - 1j, 0.5, 1j, 0, -1, -1 + 1j, 2 + 1j], dtype)
+    with np.errstate(all="ignore"):
+        want = np.power(np.zeros(7, dtype), powers)
+    for f in (tj.pow, tj.function(tj.pow)):
+        assert np.array_equal(f(tj.zeros(7, dtype=dtype), powers), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("other", ["uint8", "int32"])
+def test_logaddexp2_of_an_integer_and_a_double(other: str) -> None:
+    a, b = np.array([3, 1], other), np.array([-18.7338, 2.5])
+    for f in (tj.logaddexp2, tj.function(tj.logaddexp2)):
+        assert np.allclose(f(a, b), np.logaddexp2(a, b), rtol=1e-14, atol=0)
+
+
+def test_percentile_of_a_traced_number() -> None:
+    a = np.random.default_rng(0).normal(size=101)
+    assert np.allclose(tj.function(tj.percentile)(a, 33), np.percentile(a, 33), rtol=1e-14, atol=0)

@@ -16,6 +16,7 @@ Read next: `elementwise.py` for examples.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -664,7 +665,9 @@ def normalize_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def normalize_axis(name: str, axis: Any, ndim: int) -> int:
-    a = axis.__index__()
+    if not hasattr(axis, "__index__"):
+        raise TypeError(f"{name}: axis must be an int, got {axis!r}")
+    a = operator.index(axis)
     if not -ndim <= a < ndim:
         raise np.exceptions.AxisError(f"{name}: axis {a} is out of bounds for a tensor of {ndim} dims")
     return a % ndim

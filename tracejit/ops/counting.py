@@ -6,6 +6,7 @@ not run inside a compiled function; `bincount` does when it is told its length, 
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,7 +142,7 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, density: bool = False,
     if isinstance(bins, str):
         raise TypeError("histogram: bins must be a number or edges; choose them with np.histogram_bin_edges")
     if hasattr(bins, "__index__") and np.ndim(bins) == 0:
-        count = bins.__index__()
+        count = operator.index(bins)
         if count < 1:
             raise ValueError(f"histogram: bins must be positive, got {count}")
         low, high = range if range is not None else (t.min(), t.max()) if t.size else (0.0, 1.0)

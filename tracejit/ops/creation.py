@@ -7,6 +7,7 @@ keep their dtype, an explicit dtype is always honoured. Creation copies: a tenso
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     >>> linspace(0, 1, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    num = num.__index__()
+    num = operator.index(num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")
     gaps = num - 1 if endpoint else num
@@ -276,7 +277,7 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
-    k = k.__index__()
+    k = operator.index(k)
     wanted = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
     if state.trace is None:
         return wrap(np.eye(shape[0], shape[1], k, wanted))
@@ -292,14 +293,14 @@ def identity(n: int, dtype: Any = None) -> Tensor:
 def tri(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
     """Ones at and below the k-th diagonal, zeros above."""
     shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
-    return cast(_below(shape, k.__index__()), dtypes.default_float() if dtype is None else dtype)
+    return cast(_below(shape, operator.index(k)), dtypes.default_float() if dtype is None else dtype)
 
 
 def _triangle(name: str, x: Any, k: Any, lower: bool) -> Tensor:
     t = strong(x)
     if t.ndim < 2:
         raise ValueError(f"{name}: needs at least two dims, got shape {t.shape}")
-    k = k.__index__() if lower else k.__index__() - 1
+    k = operator.index(k) if lower else operator.index(k) - 1
     below = core.broadcast_to(_below(t.shape[-2:], k), t.shape)
     return ew.where(below, t, 0) if lower else ew.where(below, 0, t)
 

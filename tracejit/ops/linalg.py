@@ -8,6 +8,7 @@ door.
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,7 +143,7 @@ def tensordot(x1: Any, x2: Any, /, axes: Any = 2) -> Tensor:
     """
     a, b = promoted("tensordot", x1, x2)
     if hasattr(axes, "__index__"):
-        n = axes.__index__()
+        n = operator.index(axes)
         of_a, of_b = list(range(a.ndim - n, a.ndim)), list(range(n))
         if n < 0 or n > builtins.min(a.ndim, b.ndim):
             raise ValueError(f"tensordot: axes={n} for shapes {a.shape} and {b.shape}")
@@ -233,6 +234,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     rest = [k for k in range(t.ndim) if k not in (i, j)]
     t = permuted(t, (*rest, i, j))
     rows, columns = t.shape[-2:]
+    offset = operator.index(offset)
     start = offset if offset >= 0 else -offset * columns
     n = builtins.max(0, builtins.min(rows + builtins.min(offset, 0), columns - builtins.max(offset, 0)))
     flat = reshaped(t, (*t.shape[:-2], rows * columns))

@@ -8,12 +8,14 @@ coordinate of the result, the `Part`s of the inputs that it shows.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.errors import TracerError
 from tracejit.ir import Type
 from tracejit.lower import scalar
 from tracejit.lower.index import Guard, Index, Part, reshape_coords
@@ -64,10 +66,12 @@ RESHAPE = primitive(
 def shape_of(shape: Any) -> tuple[int, ...]:
     """A shape given as an int, a sequence of ints or a 1-d tensor."""
     if hasattr(shape, "__index__") and getattr(shape, "ndim", 0) == 0:
-        return (shape.__index__(),)
+        return (operator.index(shape),)
     try:
-        return tuple(n.__index__() for n in shape)
-    except (TypeError, AttributeError):
+        return tuple(operator.index(n) for n in shape)
+    except TracerError:
+        raise
+    except TypeError:
         raise TypeError(f"a shape must be an int or a sequence of ints, got {shape!r}") from None
 
 

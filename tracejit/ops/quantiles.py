@@ -114,7 +114,7 @@ def nanpercentile(x: Any, q: Any, axis: Any = None, out: None = None, *, method:
 
 
 def _hundredth(q: Any) -> Any:
-    return q / 100 if isinstance(q, Tensor) else np.asarray(q, np.float64) / 100
+    return core.cast(strong(q), dtypes.float64) / 100 if isinstance(q, Tensor) else np.asarray(q, np.float64) / 100
 
 
 @composite(numpy=np.median)

@@ -13,6 +13,7 @@ plus Gumbel noise.
 from __future__ import annotations
 
 import math
+import operator
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -355,7 +356,7 @@ def randint(low: Any, high: Any = None, shape: Any = (), *, dtype: Any = None, k
     if not all(hasattr(v, "__index__") and not isinstance(v, Tensor) for v in (low, high)):
         first, last = (core.cast(core.as_tensor(v), dtypes.int64) for v in (low, high))
         return core.cast(core.cast(bits % core.cast(last - first, dtypes.uint64), dtypes.int64) + first, d)
-    first, last = low.__index__(), high.__index__()
+    first, last = operator.index(low), operator.index(high)
     if first >= last:
         raise ValueError(f"randint: the range [{first}, {last}) is empty")
     info = np.iinfo(d)

@@ -6,6 +6,7 @@ In: tensors and integer indices (negative ones count from the end; IndexError wh
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from tracejit import dtypes
 from tracejit.ops import core
 from tracejit.ops.core import as_tensor, broadcast_shape, cast, composite, normalize_axis, strong
 from tracejit.ops.indexing import MODES, pick, put
-from tracejit.ops.movement import iota, moved_axis, permuted, reshaped
+from tracejit.ops.movement import iota, moved_axis, permuted, reshaped, shape_of
 from tracejit.ops.shaping import ravel, unstack
 from tracejit.tensor import Tensor
 
@@ -92,7 +93,7 @@ def gather(x: Any, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tensor:
     [[3, 4], [3, 4]]
     """
     t, i = strong(x), _indices("gather", indices)
-    b = batch_dims.__index__()
+    b = operator.index(batch_dims)
     k = normalize_axis("gather", axis, t.ndim)
     if not 0 <= b <= min(i.ndim, k):
         raise ValueError(f"gather: batch_dims={batch_dims} for indices of shape {i.shape} along axis {k}")
@@ -138,7 +139,7 @@ def scatter(x: Any, indices: Any, values: Any, axis: int = 0, mode: str = "set")
 def scatter_nd(indices: Any, updates: Any, shape: Any) -> Tensor:
     """Zeros of `shape` with `updates` added at index tuples, which are the last dim of `indices`."""
     v, i = strong(updates), _indices("scatter_nd", indices)
-    zeros = core.full(0, tuple(shape), v.dtype)
+    zeros = core.full(0, shape_of(shape), v.dtype)
     parts = _tuples("scatter_nd", zeros, i)
     return put(zeros, v, parts, tuple(range(len(parts))), "add")
 
@@ -152,7 +153,7 @@ def one_hot(indices: Any, depth: int, dtype: Any = None, axis: int = -1, on_valu
     """
     i = _indices("one_hot", indices)
     wanted = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
-    shape = (*i.shape, depth.__index__())
+    shape = (*i.shape, operator.index(depth))
     hit = core.broadcast_to(reshaped(i, (*i.shape, 1)), shape) == iota(shape, i.ndim)
     k = normalize_axis("one_hot", axis, len(shape))
     if (on_value, off_value) == (1, 0):

@@ -7,6 +7,7 @@ joining and splitting (concat, stack, split, ...), repeating and moving along ax
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -245,8 +246,8 @@ def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]
     t = strong(x)
     k = normalize_axis("array_split", axis, t.ndim)
     if not hasattr(indices_or_sections, "__index__"):
-        return _pieces(t, k, [i.__index__() for i in indices_or_sections])
-    n = indices_or_sections.__index__()
+        return _pieces(t, k, [operator.index(i) for i in indices_or_sections])
+    n = operator.index(indices_or_sections)
     if n <= 0:
         raise ValueError(f"array_split: the number of pieces must be positive, got {n}")
     size, more = divmod(t.shape[k], n)
@@ -381,7 +382,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
     for s, a in zip([*shifts] * (n if len(shifts) == 1 else 1), [*axes] * (n if len(axes) == 1 else 1)):
         k = normalize_axis("roll", a, t.ndim)
         size = t.shape[k]
-        s = s.__index__() % size if size else 0
+        s = operator.index(s) % size if size else 0
         if s:
             t = joined([along(t, k, size - s, s), along(t, k, 0, size - s)], k)
     return alias(t)
@@ -416,7 +417,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     i, j = (normalize_axis("rot90", a, t.ndim) for a in axes)
     if i == j:
         raise ValueError(f"rot90: axes {tuple(axes)} are the same")
-    turns = k.__index__() % 4
+    turns = operator.index(k) % 4
     if turns == 0:
         return alias(t)
     if turns == 2:
@@ -488,7 +489,7 @@ def diag(x: Any, k: int = 0) -> Tensor:
     ([[1, 0], [0, 2]], [1, 4])
     """
     t = strong(x)
-    k = k.__index__()
+    k = operator.index(k)
     if t.ndim == 2:
         return diagonal(t, k)
     if t.ndim != 1:

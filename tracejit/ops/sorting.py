@@ -5,6 +5,7 @@ In: tensors. Out: sorted values or int64 positions. Sorting is stable; nan count
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,7 +122,7 @@ def top_k(x: Any, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
     [[5, 3], [1, 2]]
     """
     t, at = _last(strong(x), axis)
-    k = k.__index__()
+    k = operator.index(k)
     if not t.ndim or not 0 <= k <= t.shape[-1]:
         raise ValueError(f"top_k: k={k} for shape {t.shape}")
     places = along(_positions(t, True), t.ndim - 1, 0, k)

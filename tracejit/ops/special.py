@@ -20,6 +20,7 @@ from tracejit.ops.core import (
     as_tensor,
     call_elementwise,
     composite,
+    convert,
     elementwise,
     expose,
     floating,
@@ -78,7 +79,8 @@ def logaddexp2(x1: Any, x2: Any, /) -> Tensor:
     >>> logaddexp2(3.0, 3.0)
     tj.Tensor(4.0, shape=(), dtype=float32)
     """
-    return logaddexp(x1 * LN2, x2 * LN2) / LN2
+    (a, b), _, _ = convert("logaddexp2", (x1, x2), real_floating)  # before the product: integers become wide enough
+    return logaddexp(a * LN2, b * LN2) / LN2
 
 
 # -- powers ------------------------------------------------------------------------------------------------------------
@@ -279,6 +281,10 @@ def sinc(x: Any) -> Tensor:
 
 
 # -- error and gamma functions -----------------------------------------------------------------------------------------
+def _lgamma_eager(x: np.ndarray) -> np.ndarray:
+    return _scipy("gammaln", np.where(x == -np.inf, np.inf, x).astype(x.dtype, copy=False))  # C's value at -inf
+
+
 erf = elementwise("erf", arity=1, dtype=real_floating, eager=lambda x: _scipy("erf", x), domain=(-2, 2), cost=25,
                   scalar=mathlib.erf, partials=lambda y, x: (2 / math.sqrt(math.pi)) * exp(-x * x),
                   doc="The error function, elementwise.")
@@ -288,8 +294,8 @@ erfc = elementwise("erfc", arity=1, dtype=real_floating, eager=lambda x: _scipy(
 erfinv = elementwise("erfinv", arity=1, dtype=real_floating, eager=lambda x: _scipy("erfinv", x), domain=(-0.9, 0.9),
                      cost=30, scalar=mathlib.erfinv, partials=lambda y, x: (math.sqrt(math.pi) / 2) * exp(y * y),
                      doc="The inverse of erf, elementwise.")
-lgamma = elementwise("lgamma", arity=1, dtype=real_floating, eager=lambda x: _scipy("gammaln", x), domain=(0.2, 6),
-                     cost=50, scalar=mathlib.lgamma, partials=lambda y, x: digamma(x),
+lgamma = elementwise("lgamma", arity=1, dtype=real_floating, eager=_lgamma_eager, domain=(0.2, 6), cost=50,
+                     scalar=mathlib.lgamma, partials=lambda y, x: digamma(x),
                      doc="Logarithm of the absolute value of the gamma function, elementwise.")
 digamma: OpFunction = elementwise(
     "digamma", arity=1, dtype=real_floating, eager=lambda x: _scipy("digamma", x), domain=(0.2, 6), cost=50,

@@ -129,7 +129,7 @@ def pow(z: Complex, w: Complex) -> Complex:
     modulus = exponential.pow(size, w.re) * exponential.exp(-(w.im * log_z.im))
     result = Complex(_product(modulus, cosine), _product(modulus, sine))
     base_zero, one = (z.re == 0) & (z.im == 0), (w.re == 0) & (w.im == 0)
-    at_zero = select((w.re > 0) & (w.im == 0), z.re.lift(0.0), NAN)
+    at_zero = select(w.re > 0, z.re.lift(0.0), NAN)
     result = select(base_zero, Complex(at_zero, at_zero), result)
     return select(one, 1.0, result)
 
