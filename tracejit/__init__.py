@@ -76,7 +76,7 @@ from tracejit.tensor import Tensor
 from tracejit.trace.signature import spec
 from tracejit.variable import Variable
 
-from tracejit import linalg, random  # isort: skip
+from tracejit import debugging, linalg, random  # isort: skip
 
 newaxis = None
 pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan

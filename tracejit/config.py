@@ -40,7 +40,7 @@ class Debug:
     cache: str = ""
     log: bool = False
     tracebacks: bool = False  # full ones
-    nans: bool = False  # compiled code checks every value it makes
+    nans: str = ""  # "nan" or "inf": compiled code checks every value it makes for that
     watch: Any = None  # the profiler that is on
 
 

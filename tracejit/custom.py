@@ -273,6 +273,8 @@ def _traced_checkpoint(f: Function, args: Any, kwargs: Any) -> Any:
 class _Program:
     """A tape that keeps which ops ran, but not their results: a graph built next to eager values."""
 
+    differentiates = True
+
     def __init__(self, outer: Sequence[Tape]):
         self.outer = outer
         self.inputs: list[Node] = []

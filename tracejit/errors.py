@@ -56,11 +56,13 @@ def user_line(skip: int = 1) -> str:
 
 
 # -- errors as the user sees them --------------------------------------------------------------------------------------
-def locate(error: BaseException, where: str, what: str = "") -> None:
-    """Note the user's line (`file:line`) that an error of compiled code belongs to; the innermost one counts."""
+def locate(error: BaseException, where: str, what: str | None = "") -> None:
+    """Note the user's line (`file:line`) that an error of compiled code belongs to; the innermost one counts. what: None
+    where the message says it already."""
     if where and not hasattr(error, "_tracejit_where"):
         error._tracejit_where = where  # type: ignore[attr-defined]
-        error.add_note(f"in compiled code{what and f', in {what}'}, at {where}")
+        if what is not None:
+            error.add_note(f"in compiled code{what and f', in {what}'}, at {where}")
 
 
 def tidy(error: BaseException, name: str, note: str) -> None:

@@ -39,6 +39,8 @@ from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
 from tracejit.tensor import Tensor, state, wrap
+from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtins for traced values register themselves
+from tracejit.trace.autograph.convert import convert
 from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
 from tracejit.trace.captures import Reach
 from tracejit.trace.passes.cse import cse
@@ -450,6 +452,17 @@ class Function:
         call = self.signature().call(args, kwargs)
         return self._record(call, ()).graph
 
+    def recorded(self, *args: Any, **kwargs: Any) -> tuple[Graph, list[np.ndarray]]:
+        """The graph of a call, before any pass, and the values of its inputs. Nothing is run or kept."""
+        return self._recorded((), args, kwargs)
+
+    def _recorded(
+        self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Graph, list[np.ndarray]]:
+        call = self.signature(before).call(args, kwargs)
+        s = self._record(call, before)
+        return s.graph, s.gather(call.leaves, [c.handle for c in s.hidden])
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """What a call compiles to: the graph after every pass, kernels and buffers. Nothing is run or kept."""
         return Lowered(build(self.trace(*args, **kwargs), self.options))
@@ -572,6 +585,9 @@ class Method:
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         before = (self.__self__,)
         return self.function._record(self.function.signature(before).call(args, kwargs), before).graph
+
+    def recorded(self, *args: Any, **kwargs: Any) -> tuple[Graph, list[np.ndarray]]:
+        return self.function._recorded((self.__self__,), args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         return Lowered(build(self.trace(*args, **kwargs), self.function.options))

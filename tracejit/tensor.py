@@ -51,7 +51,9 @@ class Recorder(Protocol):
 
 
 class Tape(Protocol):
-    """What `apply` needs of a gradient tape (`gradients.py`)."""
+    """What `apply` needs of a gradient tape (`gradients.py`), or of another listener."""
+
+    differentiates: bool  # a compiled call must keep what its derivative needs
 
     def record(self, op: Op, args: Sequence[Tensor], attrs: Mapping[str, Any], out: Any) -> None: ...
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracejit import config
 from tracejit.errors import GradientError, InternalError, user_line
 from tracejit.ir import Node, Op, Type
 from tracejit.ops import core
@@ -49,6 +50,8 @@ class Record:
 
 class Recording:
     """A tape in its simplest form: keeps the ops that depend on tracked values."""
+
+    differentiates = True
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -91,7 +94,7 @@ class Recording:
         for k, y in zip(outputs, outs, strict=True):
             if differentiable(y):
                 tracked[k] = y._value
-        where = user_line() if op.vjp is None and op.jvp is None else ""
+        where = user_line() if config.debug.nans or (op.vjp is None and op.jvp is None) else ""
         self.records.append(
             Record(op, tuple(map(self.snapshot, args)), attrs, outs, single, inputs, outputs, where)
         )
@@ -151,12 +154,29 @@ def pull(r: Record, gs: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """Cotangents of a record's inputs from those of its results."""
     if r.op.vjp is None:
         raise _no_rule(r)
-    return r.op.vjp(gs[0] if r.single else tuple(gs), r.result, *r.args, **r.attrs)
+    g = gs[0] if r.single else tuple(gs)
+    trace = state.trace
+    if trace is None:
+        try:
+            return r.op.vjp(g, r.result, *r.args, **r.attrs)
+        except FloatingPointError as error:  # of `debug_nans`
+            if r.where:
+                error.add_note(f"in the gradient of {r.op.name} at {r.where}")
+            raise
+    saved, trace.where = trace.where, trace.where or _where(r)
+    try:  # ops of a derivative belong to the line of the op
+        return r.op.vjp(g, r.result, *r.args, **r.attrs)
+    finally:
+        trace.where = saved
+
+
+def _where(r: Record) -> str:
+    node = r.outs[0]._value if r.outs else None
+    return node.where if isinstance(node, Node) else r.where
 
 
 def _no_rule(r: Record) -> GradientError:
-    node = r.outs[0]._value
-    where = node.where if isinstance(node, Node) else r.where
+    where = _where(r)
     at = f" (at {where})" if where else ""
     return GradientError(
         f"{r.op.name} is not differentiable{at}; use stop_gradient on its input if no gradient should flow there, "

@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tracejit import config
 from tracejit.ir import Graph, Op, Type
 from tracejit.ops import core
 from tracejit.tensor import Tensor, apply, evaluate, recording, state, wrap
 from tracejit.trace.autodiff import differentiable
+from tracejit.trace.checked import run_checked
 from tracejit.trace.split import pullback, split
 from tracejit.trace.tracer import Trace
 
@@ -46,12 +48,14 @@ class CompiledGraph:
         """The graph's outputs. Inside a trace the graph is inlined."""
         if state.trace is not None:
             return evaluate(self.graph, tensors)
-        if state.tapes:
+        if any(t.differentiates for t in state.tapes):
             return list(apply(self.parts().op, tensors, {}))[: len(self.graph.outputs)]
         return [wrap(a) for a in self.run([t._value for t in tensors])]  # type: ignore[misc]
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plain program."""
+        if config.debug.nans:
+            return run_checked(self.graph, self._build, [np.ascontiguousarray(a) for a in arrays])
         if self.built is None:
             with self._lock:
                 self.built = self.built or self._build(self.graph)
