@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 
 from tracejit.ir import CONSTANT, INPUT, Node, Type
 from tracejit.lower.index import Index, Opaque, Part, dim
 
 Coords = tuple[Index, ...]
+FEW = (2, 3, 4)  # extents so small that they are written out: vectors run elsewhere
 
 
 def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
@@ -48,8 +51,21 @@ def reduced_dims(node: Node) -> tuple[int, ...]:
 
 
 def folds(node: Node) -> bool:
-    """Whether a reduction really loops (an axis of extent 1 is only a map)."""
-    return node.op.kind == "reduction" and bool(reduced_dims(node))
+    """Whether a reduction really loops: one of a few terms is written out, as a map."""
+    if node.op.kind != "reduction":
+        return False
+    terms = prod(node.inputs[0].shape[a] for a in node.attrs["axis"])
+    return terms != 1 and (terms not in FEW or node.op.reduce is None or node.op.reduce.accumulate.startswith("arg"))
+
+
+def terms_of(node: Node, coords: Coords) -> list[Coords]:
+    """The coordinates of the terms of a reduction that is written out, at those of its result."""
+    axes, shape = node.attrs["axis"], node.inputs[0].shape
+    found = []
+    for term in product(*(range(shape[a]) for a in axes)):
+        at, rest = dict(zip(axes, term, strict=True)), iter(coords)
+        found.append(tuple(Index((), at[a]) if a in at else next(rest) for a in range(len(shape))))
+    return found
 
 
 def is_scalar_constant(node: Node) -> bool:
@@ -108,10 +124,9 @@ def inputs_at(node: Node, coords: Coords) -> Iterator[tuple[Node, Coords]]:
     elif kind == "source":
         for i in node.inputs:
             yield i, ()
-    elif kind == "reduction":  # over axes of extent 1
-        rest = iter(coords)
-        axes = node.attrs["axis"]
-        yield node.inputs[0], tuple(Index() if a in axes else next(rest) for a in range(len(node.inputs[0].shape)))
+    elif kind == "reduction":  # of a few terms
+        for at in terms_of(node, coords):
+            yield node.inputs[0], at
     else:
         for i in node.inputs:
             yield i, coords

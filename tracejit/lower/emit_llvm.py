@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from tracejit.lower.emit_nest_llvm import NOTHING, Maybe, Nest, Scope, Step, Values, Work
+from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Maybe, Nest, Scope, Step, Values, Work
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
-from tracejit.lower.kernel import Kernel
+from tracejit.lower.kernel import TILE, Kernel
 from tracejit.lower.scalar import I64, Stmt
 
 FUNCTION = ir.FunctionType(VOID, [PTR, INT64, INT64])
@@ -100,8 +100,10 @@ class _KernelEmitter(Nest):
                 low = b.select(finishing, b.srem(first, last), low)
         coords, number = [], row
         for d in reversed(self.row_dims):
-            coords.append(b.srem(number, self.extents[d]))
-            number = b.sdiv(number, self.extents[d])
+            size = self.num(TILE if d == k.tile_dim else 1)
+            count = b.sdiv(b.add(self.extents[d], self.num(TILE - 1)), size) if d == k.tile_dim else self.extents[d]
+            coords.append(b.mul(b.srem(number, count), size))
+            number = b.sdiv(number, count)
         state = [part, low, row, *reversed(coords)]
 
         def segment(item: ir.Value, state: Values) -> tuple[ir.Value, Values]:
@@ -146,7 +148,8 @@ class _KernelEmitter(Nest):
         row = b.add(row, carry)
         news = list(coords)
         for d in reversed(self.row_dims):
-            news[d], carry = turn(coords[d], carry, self.extents[d])
+            by = b.mul(carry, self.num(TILE)) if d == self.k.tile_dim else carry
+            news[d], carry = turn(coords[d], by, self.extents[d])
         return [part, low, row, *news]
 
     def _cells(self, splits: ir.Value) -> None:
@@ -186,6 +189,9 @@ class _KernelEmitter(Nest):
     def _segment(self, scope: Scope, finishing: ir.Value, part: ir.Value, row: ir.Value, low: ir.Value, high: ir.Value,
                  last: ir.Value) -> None:
         """All stages of one row, or of one block of a row of columns."""
+        if self.k.tiled:
+            self._tile(scope, low, high)
+            return
         if not self.columns or not self.k.accumulators:
             self._stages(scope, finishing, part, row, low, high)
             return
@@ -253,6 +259,59 @@ class _KernelEmitter(Nest):
             size = 2 if self.k.accumulators[number].op.startswith("arg") else 1
             self.results[number], values = values[:size], values[size:]
             number += 1
+
+    # ---- tiles
+
+    def _tile(self, scope: Scope, low: ir.Value, high: ir.Value) -> None:
+        """Some rows of a map, [low, high) of each, by squares of vectors: reads that run across them are turned through
+        registers, and wait on the stack for the row that wants them."""
+        b, n, (work,) = self.b, self.num(self.lanes), self.works
+        dim, vdim = self.row_dims[-1], self.vdim
+        first = scope.coords[dim]
+        last = self.minimum(b.add(first, self.num(TILE)), self.extents[dim])
+        turned = [i for i in work.levels[self.vector_level] if self._runs_across(self.k.stmts[i])]
+        squares = {i: self.e.stack(ir.ArrayType(memory_type(self.k.stmts[i].dtype), self.lanes**2)) for i in turned}
+        work = self.work(work.stage, known=turned)
+
+        def square(start: ir.Value, row: ir.Value) -> None:
+            rows = self.e.tail_mask(b.sub(last, row))
+            for i, place in squares.items():
+                dtype, access = self.k.stmts[i].dtype, self.k.stmts[i].attrs[0]
+                across = scope.child()
+                self._advance_pointer(across, access, {d: scope.coords[d] for d in self.row_dims[:-1]} | {dim: row})
+                found = []
+                for c in range(self.lanes):
+                    at = self.minimum(b.add(start, self.num(c)), b.sub(high, self.num(1)))
+                    column = self.e.at(across.pointers[access], b.mul(at, self.strides[access][vdim]), dtype)
+                    found.append(self.e.load(column, dtype, rows))
+                for q, v in enumerate(self.e.transpose(found)):
+                    self.e.store(v, self.e.at(place, self.num(q * self.lanes), dtype), dtype, None)
+            mask = self.e.tail_mask(b.sub(high, start))
+
+            def line(q: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                coords = {d: scope.coords[d] for d in self.row_dims} | {dim: b.add(row, q)}
+                inside = self.enter(scope, work, 1, coords)
+                known = {}
+                for i, place in squares.items():
+                    dtype = self.k.stmts[i].dtype
+                    known[i] = self.e.load(self.e.at(place, b.mul(q, n), dtype), dtype, None)
+                self.store_all(work, [self.vector(inside, work, start, mask, known=known)], None)
+                return b.add(q, self.num(1)), []
+
+            self.loop(self.num(0), self.minimum(n, b.sub(last, row)), [], line)
+
+        def across(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            def down(row: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                square(start, row)
+                return b.add(row, n), []
+
+            self.loop(first, last, [], down)
+            return b.add(start, n), []
+
+        self.loop(low, high, [], across)
+
+    def _runs_across(self, s: Stmt) -> bool:
+        return s.op == "load" and not s.args and self.accesses[s.attrs[0]].strides[self.row_dims[-1]] == "1"
 
     # ---- stages
 
@@ -397,7 +456,7 @@ class _KernelEmitter(Nest):
                 self.run(scopes[0], NOTHING, low, high, separate, [], body)
 
             # Masks are cheap where vectors are adjacent; elsewhere whole vectors get code of their own.
-            paired = any(self.accesses[access].strides[self.vdim] == "2" for access in work.accesses)
+            paired = any(self.accesses[access].strides[self.vdim] in SPREAD for access in work.accesses)
             separate = int(paired or bool(work.stage.stores))
             group = 1 if not self.k.inner else 8 if work.cost <= 4 else _unroll(work.cost)
 

@@ -30,6 +30,7 @@ from tracejit.lower.scalar import F16, I64, Stmt
 Values: TypeAlias = list[ir.Value]
 Maybe: TypeAlias = "ir.Value | None"
 Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
+SPREAD = ("2", "3", "4")  # strides along the vectors that whole vectors are picked apart for
 Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
 
@@ -366,8 +367,8 @@ class Nest:
         if moved is None:
             if stride == "1":
                 return self.e.load(pointer, dtype, mask)
-            if stride == "2" and mask is None:
-                return self.e.load_pairs(pointer, dtype)
+            if stride in SPREAD and mask is None:
+                return self.e.load_spread(pointer, dtype, int(stride))
         index = self._lane_offsets(access)
         if moved is not None:
             index = moved if index is None else self.b.add(moved, index)
@@ -487,8 +488,8 @@ class Nest:
             self.e.store_streaming(value, pointer, dtype, min(self.width, self.lanes * dtype.itemsize))
         elif stride == "1":
             self.e.store(value, pointer, dtype, mask)
-        elif stride == "2" and mask is None:
-            self.e.store_pairs(value, pointer, dtype)
+        elif stride in SPREAD and mask is None:
+            self.e.store_spread(value, pointer, dtype, int(stride))
         else:
             index = self._lane_offsets(access)
             self.e.scatter(value, pointer, self.e.splat(self.num(0)) if index is None else index, dtype, mask)

@@ -399,14 +399,22 @@ class Emitter:
         value = self.call(name, typ, [pointer, literal(dtype.itemsize, INT32), mask, literal(0, typ)])
         return self._in(value, dtype)
 
-    def load_pairs(self, pointer: ir.Value, dtype: np.dtype) -> ir.Value:
-        """Every second element, without touching what lies behind the last one."""
+    def _picks(self, lanes: Sequence[int]) -> Literal:
+        """The mask of a shuffle."""
+        return Literal(ir.VectorType(INT32, len(lanes)), "<" + ", ".join(f"i32 {p}" for p in lanes) + ">")
+
+    def load_spread(self, pointer: ir.Value, dtype: np.dtype, stride: int) -> ir.Value:
+        """Every second (third, fourth) element, without touching what lies behind the last one."""
         n, typ = self.lanes, self.vector(memory_type(dtype))
-        low = self.b.load(pointer, typ=typ, align=dtype.itemsize)
-        high = self.b.load(self.at(pointer, literal(n - 1, INT64), dtype), typ=typ, align=dtype.itemsize)
-        picks = [2 * j if 2 * j < n else n + 2 * j - (n - 1) for j in range(n)]
-        chosen = Literal(ir.VectorType(INT32, n), "<" + ", ".join(f"i32 {p}" for p in picks) + ">")
-        return self._in(self.b.shuffle_vector(low, high, chosen), dtype)
+        starts = [*range(0, n * (stride - 1), n), (n - 1) * stride + 1 - n]
+        found: ir.Value | None = None
+        for part, start in enumerate(starts):
+            more = self.b.load(self.at(pointer, literal(start, INT64), dtype), typ=typ, align=dtype.itemsize)
+            mine = [min(j * stride // n, stride - 1) == part for j in range(n)]
+            picks = [n + j * stride - start if mine[j] else j for j in range(n)]
+            found = more if found is None else found
+            found = self.b.shuffle_vector(found, more, self._picks(picks))
+        return self._in(found, dtype)
 
     def _addresses(self, pointer: ir.Value, index: ir.Value, dtype: np.dtype) -> ir.Value:
         instruction = _VectorAddress(self.b.block, memory_type(dtype), pointer, index)
@@ -419,6 +427,20 @@ class Emitter:
         mask = literal(True, self.vector(I1)) if mask is None else self.splat(mask)
         args = [self._addresses(pointer, index, dtype), literal(dtype.itemsize, INT32), mask, literal(0, typ)]
         return self._in(self.call(f"llvm.masked.gather.{_suffix(typ)}.v{self.lanes}p0", typ, args), dtype)
+
+    def transpose(self, rows: list[ir.Value]) -> list[ir.Value]:
+        """The columns of a square of vectors: halves of pairs are exchanged, of ever closer ones."""
+        n = step = self.lanes
+        while step > 1:
+            step //= 2
+            low = [j if not j & step else n + j - step for j in range(n)]
+            high = [j + step if not j & step else n + j for j in range(n)]
+            found = list(rows)
+            for i in (i for i in range(n) if not i & step):
+                for at, picks in ((i, low), (i + step, high)):
+                    found[at] = self.b.shuffle_vector(rows[i], rows[i + step], self._picks(picks))
+            rows = found
+        return rows
 
     def store(self, value: ir.Value, pointer: ir.Value, dtype: np.dtype, mask: ir.Value | None) -> None:
         """A vector into adjacent elements."""
@@ -434,16 +456,16 @@ class Emitter:
         store = self.b.store(self._out(self.splat(value), dtype), pointer, align=align)
         store.set_metadata("nontemporal", self.b.module.add_metadata([ir.Constant(INT32, 1)]))
 
-    def store_pairs(self, value: ir.Value, pointer: ir.Value, dtype: np.dtype) -> None:
-        """A vector into every second element, leaving the others as they are."""
+    def store_spread(self, value: ir.Value, pointer: ir.Value, dtype: np.dtype, stride: int) -> None:
+        """A vector into every second (third, fourth) element, leaving the others as they are."""
         n = self.lanes
         value = self._out(self.splat(value), dtype)
-        keep = Literal(self.vector(I1), "<" + ", ".join(f"i1 {('true', 'false')[j % 2]}" for j in range(n)) + ">")
-        for half in range(2):
-            spread = ", ".join(f"i32 {half * (n // 2) + j // 2}" for j in range(n))
-            picks = Literal(ir.VectorType(INT32, n), f"<{spread}>")
+        for start in range(0, n * stride, n):
+            on = [(start + j) % stride == 0 for j in range(n)]
+            keep = Literal(self.vector(I1), "<" + ", ".join(f"i1 {str(k).lower()}" for k in on) + ">")
+            picks = self._picks([(start + j) // stride for j in range(n)])
             part = self.b.shuffle_vector(value, Literal(value.type, "poison"), picks)
-            where = self.at(pointer, literal(half * n, INT64), dtype)
+            where = self.at(pointer, literal(start, INT64), dtype)
             self.call(f"llvm.masked.store.{_suffix(value.type)}.p0", VOID,
                       [part, where, literal(dtype.itemsize, INT32), keep])
 

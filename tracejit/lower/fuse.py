@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from tracejit.config import Options
 from tracejit.ir import CONSTANT, INPUT, Graph, Node, has_effects
 from tracejit.lower import control, loops
 from tracejit.lower.access import (
+    FEW,
     Coords,
     Placement,
     folds,
@@ -35,6 +37,7 @@ from tracejit.lower.access import (
     squeezed,
 )
 from tracejit.lower.epilogue import attach
+from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import Buffer, Call, Gemm, Plan, Step, View
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
@@ -45,6 +48,8 @@ BROADCAST_COST = 8
 KERNEL_COST = 500
 # Index maps nested deeper than this cost more to work out than a buffer.
 MOVEMENT_DEPTH = 64
+# Reductions of few terms are written out inside each other up to so many terms.
+MOST_TERMS = 16
 # A row whose stages run one after the other should stay in the cache between them.
 ROW_BYTES = 256 * 1024
 # With fewer rows than this, stages over long rows would leave threads idle.
@@ -242,8 +247,9 @@ def _measure(graph: Graph, placement: Placement) -> None:
     """Find what is folded into each node. Where a kernel would grow beyond KERNEL_COST nodes, or movement nest too
     deep, a node gets a buffer."""
     depth: dict[Node, int] = dict.fromkeys(graph.inputs, 0)
+    terms = dict.fromkeys(graph.inputs, 1)
     for node in graph.nodes:
-        depth[node] = 0
+        depth[node], terms[node] = 0, 1
         placement.folded[node] = alone = frozenset((node,))
         if is_scalar_constant(node) or not in_loop(node):
             continue
@@ -252,8 +258,13 @@ def _measure(graph: Graph, placement: Placement) -> None:
         deep = (node.op.kind != "elementwise") + max((depth[i] for i in free), default=0)
         if node.type.size > 1 and (len(placement.folded[node]) > KERNEL_COST or deep > MOVEMENT_DEPTH):  # type: ignore[union-attr]
             placement.roots.add(node)
+        many = max((terms[i] for i in free), default=1)
+        if node.op.kind == "reduction" and not folds(node):
+            many *= prod(node.inputs[0].shape[a] for a in node.attrs["axis"])
+            if many > MOST_TERMS:
+                placement.roots.add(node)
         if not placement.stored(node):
-            depth[node] = deep
+            depth[node], terms[node] = deep, many
 
 
 def _cost(node: Node, placement: Placement) -> int:
@@ -267,6 +278,8 @@ def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bo
     if node.type.size <= 1 or (node.op.kind == "source" and node.op.cost <= 4):  # type: ignore[union-attr]
         return False
     places = len({w[:2] for w in wanted})
+    # Terms of a reduction that is written out are wanted in many places, but each of them once.
+    places = min(places, -(-sum(prod(space) for space, _ in {w[:2] for w in wanted}) // node.type.size))  # type: ignore[union-attr]
     over_rows = any(_repeated_over_rows(*want) for want in wanted)
     if places == 1 and not over_rows:
         return False
@@ -472,19 +485,7 @@ class _Lowering:
 
     def _steps(self, unit: Unit, stored: set[Node]) -> list[Step]:
         if isinstance(unit, Cluster):
-            writer = loops.Writer(
-                self.placement,
-                self.buffer_of,
-                self.buffers,
-                self.options,
-                unit.space,
-                unit.axes or (),
-                frozenset(unit.nodes),
-                unit.coords_of,
-            )
-            for node in unit.nodes:
-                writer.root(node, unit.coords_of(node), node in stored)
-            return [writer.launch()]
+            return [self._launch(unit, stored)]
         node = unit.node
         if is_scatter(node):
             return [*loops.scatter(node, self.placement, self.buffer_of, self.buffers, self.options)]
@@ -506,6 +507,28 @@ class _Lowering:
                 node.where,
             )
         ]
+
+    def _launch(self, unit: Cluster, stored: set[Node], written_out: bool = False) -> Launch:
+        """The kernel of a cluster. A last dim of few elements that cannot be walked together with others is written
+        out, so that vectors run along another."""
+        writer = loops.Writer(
+            self.placement,
+            self.buffer_of,
+            self.buffers,
+            self.options,
+            unit.space,
+            unit.axes or (),
+            {node: unit.coords_of(node) for node in unit.nodes},
+            written_out,
+        )
+        for node in unit.nodes:
+            writer.root(node, node in stored)
+        launch = writer.launch()
+        few = len(unit.space) - 1
+        if written_out or few < 1 or unit.space[few] not in FEW or few in (unit.axes or ()):
+            return launch
+        small = len(unit.folded) * unit.space[few] <= KERNEL_COST
+        return self._launch(unit, stored, True) if small and (few,) in writer.groups else launch
 
     def _control(self, node: Node, results: list[int]) -> list[Step]:
         """Branches and loops take contiguous buffers: inputs that are laid out in another way are copied first."""

@@ -30,10 +30,11 @@ import numpy as np
 from tracejit.errors import InternalError
 from tracejit.lower.scalar import COMPARISONS, SCALAR_OPS, Stmt
 
+TILE = 64  # how many of the tile dim make up an item
 ACCUMULATE = ("add", "mul", "min", "max", "and", "or", "argmin", "argmax")
-# 0: the address does not move with the dim. 1, 2: it moves by that many elements (2 only for the vector dim: one part
-# of interleaved complex numbers). s: by a run-time stride.
-Stride = Literal["0", "1", "2", "s"]
+# 0: the address does not move with the dim. 1 to 4: it moves by that many elements (more than 1 only for the vector
+# dim: one part of interleaved complex numbers, a colour of a picture). s: by a run-time stride.
+Stride = Literal["0", "1", "2", "3", "4", "s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,9 @@ class Kernel:
     params: int
     stmts: tuple[Stmt, ...]
     stages: tuple[Stage, ...]
+    # Maps whose reads run across the vectors, along the dim just before them (transposes), go by tiles of that dim and
+    # the vector dim: such a read has class 1 along the former.
+    tiled: bool = False
 
     @property
     def rank(self) -> int:
@@ -116,6 +120,10 @@ class Kernel:
     @property
     def vector_dim(self) -> int:
         return self.outer - 1 if self.vector == "outer" else self.rank - 1
+
+    @property
+    def tile_dim(self) -> int | None:
+        return self.outer - 2 if self.tiled else None
 
     @property
     def serial(self) -> bool:
@@ -146,7 +154,8 @@ class Kernel:
             return f"{a.dtype}[{', '.join(a.strides)}]"
 
         lines = [
-            f"kernel outer={self.outer} inner={self.inner} vector={dims[self.vector_dim]} params={self.params}",
+            f"kernel outer={self.outer} inner={self.inner} vector={dims[self.vector_dim]} params={self.params}"
+            + " tiled" * self.tiled,
             *(f"  r{k} = read {access(a)}" for k, a in enumerate(self.reads)),
             *(f"  w{k} = write {access(a)}" for k, a in enumerate(self.writes)),
             *(f"  v{i}: {s.dtype} = {_statement(s)}" for i, s in enumerate(self.stmts)),
@@ -262,12 +271,13 @@ def items(kernel: Kernel, extents: tuple[int, ...], block: int, splits: int) -> 
 
     Item number = (row * blocks + b) * splits + s, where row counts the outer dims but the last (in row-major order) and
     b the blocks of the last outer dim for vector == "outer"; for vector == "inner" row counts all outer dims and
-    blocks = 1.
+    blocks = 1. Of the tile dim TILE at a time count as one.
     """
     n = splits
     last = kernel.outer - 1
     for d in range(kernel.outer):
-        n *= -(-extents[d] // block) if d == last and kernel.vector == "outer" else extents[d]
+        at_once = block if d == last and kernel.vector == "outer" else TILE if d == kernel.tile_dim else 1
+        n *= -(-extents[d] // at_once)
     return n
 
 
@@ -315,6 +325,8 @@ def verify(kernel: Kernel) -> None:
                 require(kinds[0] == kinds[1] and s.dtype.kind == "b", f"v{i} compares unlike dtypes")
             case _:
                 require(all(d == s.dtype for d in kinds), f"v{i} mixes dtypes")
+    plain = not kernel.inner and kernel.outer > 1 and len(kernel.stages) == 1 and not kernel.serial
+    require(plain or not kernel.tiled, "tiles, but not of a map")
     rows = kernel.inner == 1 and kernel.vector == "inner"
     require(rows or not any(stage.keeps for stage in kernel.stages), "values are kept, but not along a row")
     stored = [s.write for stage in kernel.stages for s in stage.stores]

@@ -9,7 +9,7 @@ nodes, asks the others' `scalar` and `index` rules, and remembers what it has, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from tracejit.lower.access import (
     is_scalar_constant,
     parts_of,
     squeezed,
+    terms_of,
 )
 from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, flatten
 from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Stage, Store, View
@@ -39,6 +40,7 @@ F32 = scalar.F32
 KEEP_COST = 8
 KEEP_BYTES = 32 * 1024
 NARROW = 8  # elements: a dim with fewer is no good for vectors
+ADJACENT = (1, 2, 3, 4)  # strides along vectors that are as good as adjacent
 # Literals that stay in the code: others are slots.
 COMMON_LITERALS = frozenset((0, 1, -1, 2, -2, 0.5, -0.5))
 
@@ -114,11 +116,13 @@ class Writer:
         options: Options,
         space: tuple[int, ...],
         axes: tuple[int, ...],
-        mine: frozenset[Node] = frozenset(),
-        coords_of: Callable[[Node], Coords] = lambda node: identity(node.shape),
+        roots: Mapping[Node, Coords] = {},
+        written_out: bool = False,
     ):
         self.placement, self.buffer_of, self.buffers, self.options = placement, buffer_of, buffers, options
-        self.space, self.axes, self.mine, self.coords_of = space, axes, mine, coords_of
+        self.few = Dim(len(space) - 1, space[-1]) if written_out else None
+        self.space, self.axes = space[:-1] if written_out else space, axes
+        self.roots = {node: self._copies(coords) for node, coords in roots.items()}
         self.builder = Builder()
         self.reads: list[_Touch] = []
         self.writes: list[_Touch] = []
@@ -128,21 +132,29 @@ class Writer:
         self.stores: list[Store] = []
         self.checks: list[int] = []
         self.nodes: dict[Node, None] = {}  # in the order they were first written
-        self.carries: dict[Node, Any] = {}
+        self.carries: dict[tuple[Node, Coords], Any] = {}
         self.memo: dict[Any, dict[Node, Any]] = {}
         self.indices: dict[Index, Value] = {}
         self.read_memo: dict[Any, int] = {}
         self.numbers: dict[Any, Value] = {}
 
     # -- roots ------------------------------------------------------------------------------------------------------
-    def root(self, node: Node, coords: Coords, store: bool) -> None:
+    def _copies(self, coords: Coords) -> tuple[Coords, ...]:
+        """The coordinates to be written: one for each value of a dim that is written out."""
+        few = self.few
+        if few is None or not any(few == atom for c in coords for atom, _ in c.terms):
+            return (coords,)
+        return tuple(
+            tuple(c.substitute(lambda d: Index((), k) if d == few else Index(((d, 1),))) for c in coords)  # noqa: B023
+            for k in range(few.extent)
+        )
+
+    def root(self, node: Node, store: bool) -> None:
         """Compute a root; keep it in its buffer if somebody else needs it."""
-        if folds(node):
-            value = self._fold(node)
-        else:
-            value = self.value(node, coords)
-        if store:
-            self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
+        for number, coords in enumerate(self.roots[node]):
+            value = self._fold(node, number) if folds(node) else self.value(node, coords)
+            if store:
+                self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
 
     def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int]) -> None:
         flat = address(coords, strides)
@@ -157,15 +169,15 @@ class Writer:
             )
             self.stores.append(Store(len(self.writes) - 1, v.index))
 
-    def _fold(self, node: Node) -> Any:
+    def _fold(self, node: Node, number: int) -> Any:
         x, rule = node.inputs[0], node.op.reduce
         assert rule is not None
         attrs = node.attrs
-        value = self._with_contract(rule.before, self.value(x, identity(x.shape)), **attrs)
+        at = self._copies(identity(x.shape))[number]
+        value = self._with_contract(rule.before, self.value(x, at), **attrs)
         position = None
         if rule.accumulate.startswith("arg"):
             axes = attrs["axis"]
-            at = identity(x.shape)
             position = self.index(flatten([at[a] for a in axes], [x.shape[a] for a in axes])).index
         carries = []
         for _, v, dtype, _ in _parts(value):
@@ -180,7 +192,7 @@ class Writer:
         found: Any = carries[0] if len(carries) == 1 else Complex(*carries)
         found = scalar.cast(self._with_contract(rule.after, found, **attrs), node.dtype)
         self.nodes[node] = None
-        self.carries[node] = found
+        self.carries[node, self.roots[node][number]] = found
         return found
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -216,11 +228,11 @@ class Writer:
 
     def _is_mine(self, node: Node, coords: Coords) -> bool:
         """A root of this kernel met at its own coordinates is computed in registers, never read back."""
-        return node in self.mine and coords == self.coords_of(node)
+        return coords in self.roots.get(node, ())
 
     def _compute(self, node: Node, coords: Coords, mask: Value | None) -> Any:
-        if node in self.carries and coords == self.coords_of(node):
-            return self.carries[node]
+        if (node, coords) in self.carries:
+            return self.carries[node, coords]
         if is_scalar_constant(node):
             return self.number(node.attrs["value"].item(), node.dtype)
         if self.placement.stored(node) and not self._is_mine(node, coords):
@@ -236,8 +248,8 @@ class Writer:
             return self._with_contract(node.op.scalar, at, *inputs, **node.attrs)
         if kind == "movement":
             return self._moved(node, coords, mask)
-        if kind == "reduction":  # over axes of extent 1
-            return self._fold_nothing(node, coords, mask)
+        if kind == "reduction":
+            return self._fold_few(node, coords, mask)
         return self._gathered(node, coords, mask)
 
     def _with_contract(self, rule: Any, *args: Any, **attrs: Any) -> Any:
@@ -247,15 +259,22 @@ class Writer:
         finally:
             self.builder.contract = False
 
-    def _fold_nothing(self, node: Node, coords: Coords, mask: Value | None) -> Any:
-        rule, axes = node.op.reduce, node.attrs["axis"]
+    def _fold_few(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        """A reduction of a few terms, written out."""
+        rule, x = node.op.reduce, node.inputs[0]
         assert rule is not None
         if rule.accumulate.startswith("arg"):
             return self.builder.const(0, I64)
-        rest = iter(coords)
-        at = tuple(Index() if a in axes else next(rest) for a in range(len(node.inputs[0].shape)))
-        value = rule.before(self.value(node.inputs[0], at, mask), **node.attrs)
-        return scalar.cast(rule.after(value, **node.attrs), node.dtype)
+        terms = [self.value(x, at, mask) for at in terms_of(node, coords)]
+        terms = [self._with_contract(rule.before, v, **node.attrs) for v in terms]
+        half = len(terms) > 1 and terms[0].dtype == scalar.F16 and rule.accumulate in ("add", "mul")
+        total = scalar.cast(terms[0], F32) if half else terms[0]
+        for v in terms[1:]:
+            parts = zip(_parts(total), _parts(scalar.cast(v, F32) if half else v), strict=True)
+            joined = [self.builder.emit(rule.accumulate, d, (x, y)) for (_, x, d, _), (_, y, _, _) in parts]
+            total = joined[0] if len(joined) == 1 else Complex(*joined)
+        total = scalar.cast(total, scalar.F16) if half else total
+        return scalar.cast(self._with_contract(rule.after, total, **node.attrs), node.dtype)
 
     def _moved(self, node: Node, coords: Coords, mask: Value | None) -> Any:
         parts = parts_of(node, coords)
@@ -404,7 +423,10 @@ class Writer:
     def launch(self) -> Launch:
         """The kernel with dims ordered and merged, its stages, and its numbers."""
         order = self._dim_order()
-        groups = self._merge(order)
+        tile = self._tile_dim(order)
+        if tile is not None:
+            order = [*(d for d in order[:-1] if d != tile), tile, order[-1]]
+        groups = self.groups = self._merge(order)
         outer = [g for g in groups if g[0] not in self.axes]
         inner = [g for g in groups if g[0] in self.axes]
         dims = [*(outer or [()]), *inner]
@@ -413,7 +435,7 @@ class Writer:
         n_outer = max(len(outer), 1)
         vector = self._vector(outer, inner)
         vector_dim = n_outer - 1 if vector == "outer" else len(dims) - 1
-        reads = [self._access(t, dims, vector_dim) for t in self.reads]
+        reads = [self._access(t, dims, vector_dim, tile is not None) for t in self.reads]
         writes = [self._access(t, dims, vector_dim) for t in self.writes]
         stages, acc_order = self._stages()
         if vector == "inner" and len(inner) == 1:
@@ -428,6 +450,7 @@ class Writer:
             len(self.params),
             stmts,
             stages,
+            tile is not None,
         )
         nodes = list(self.nodes)
         lines = tuple(dict.fromkeys(n.where for n in nodes if n.where))
@@ -455,7 +478,7 @@ class Writer:
             return outer + inner  # first extremes and scatters depend on the order
         touches = [*self.reads, *self.writes, *self.writes]
         scores = [
-            sum(abs(t.coefs[d]) == (2 if self._is_part(t) else 1) for t in touches) for d in range(len(self.space))
+            sum(0 < abs(t.coefs[d]) <= (2 if self._is_part(t) else 1) for t in touches) for d in range(len(self.space))
         ]
 
         def best_last(group: list[int]) -> list[int]:
@@ -467,6 +490,20 @@ class Writer:
             return [d for d in group if d != best] + [best] if value[best] > value[group[-1]] else group
 
         return best_last(outer) + best_last(inner)
+
+    def _tile_dim(self, order: list[int]) -> int | None:
+        """The dim along which reads are adjacent that stride far along the vectors: a transpose, done by tiles."""
+        if len(order) < 2 or self.axes or any(s.offset is not None or s.mode != "set" for s in self.stores):
+            return None
+        plain = {s.attrs[0] for s in self.builder.stmts if s.op == "load" and not s.args}
+        last = order[-1]
+        count = dict.fromkeys(order[:-1], 0)
+        for n, t in enumerate(self.reads):
+            if n in plain and abs(t.coefs[last]) >= NARROW:
+                for d in count:
+                    count[d] += t.coefs[d] == 1 and self.space[d] >= NARROW
+        best = max(count, key=lambda d: count[d])
+        return best if count[best] and self.space[last] >= NARROW else None
 
     def _is_part(self, touch: _Touch) -> bool:
         return self.buffers[touch.buffer].dtype.kind == "c"
@@ -498,19 +535,22 @@ class Writer:
 
         def score(group: tuple[int, ...]) -> int:
             """Adjacent accesses along a dim; one of more dims outweighs those of fewer, which are much smaller."""
-            return sum(16 ** sum(map(bool, t.coefs)) for t in touches if t.coefs[group[-1]] in (1, 2))
+            return sum(16 ** sum(map(bool, t.coefs)) for t in touches if t.coefs[group[-1]] in ADJACENT)
 
         a, b = score(outer[-1]), score(inner[-1])
         if a == b:
             return "inner" if inner[-1][-1] == len(self.space) - 1 else "outer"
         return "inner" if b > a else "outer"
 
-    def _access(self, touch: _Touch, dims: list[tuple[int, ...]], vector_dim: int) -> tuple[Access, View]:
+    def _access(
+        self, touch: _Touch, dims: list[tuple[int, ...]], vector_dim: int, tiled: bool = False
+    ) -> tuple[Access, View]:
         strides = tuple(touch.coefs[g[-1]] if g else 0 for g in dims)
-        unit = 2 if self._is_part(touch) else 1
         classes = tuple(
-            "0" if s == 0 else str(unit) if k == vector_dim and s == unit else "s" for k, s in enumerate(strides)
+            "0" if s == 0 else str(s) if k == vector_dim and s in ADJACENT else "s" for k, s in enumerate(strides)
         )
+        if tiled and strides[-2] == 1:
+            classes = (*classes[:-2], "1", classes[-1])
         return Access(touch.dtype, classes), View(touch.buffer, touch.offset, strides)  # type: ignore[arg-type]
 
     def _stages(self) -> tuple[tuple[Stage, ...], dict[int, int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from tracejit.lower.kernel import Access, Kernel, Launch, View, items
+from tracejit.lower.kernel import TILE, Access, Kernel, Launch, View, items
 
 PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
@@ -86,6 +86,7 @@ def grid(launch: Launch) -> Grid:
     block = max(1, last)
     if last and points:
         lanes = int(CHUNK * points / max(work, 1e-9))  # whose work is that of a chunk
+        lanes //= TILE if k.tiled else 1
         narrowest = max(LANES, COLUMN_BYTES // k.reads[0].dtype.itemsize) if k.inner and k.reads else LANES
         block = min(block, _up(max(narrowest, lanes), LANES))
     count = items(k, extents, block, 1)
