@@ -199,3 +199,22 @@ def test_interpreter_ends_cleanly(body: str, tmp_path: Path) -> None:
         run = subprocess.run([sys.executable, "-W", "ignore", str(path)], capture_output=True, text=True, timeout=60,
                              env={**os.environ, "PYTHONPATH": "."})
         assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "done", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_workers_keep_the_affinity_of_the_process() -> None:
+    """A worker may move to another processor when it is woken, and is still allowed on all of them afterwards."""
+    before = config.num_threads()
+    config.set_num_threads(2)
+    threads.prepare()
+    try:
+        items = np.zeros(1000, np.int64)
+        for _ in range(50):
+            _launch(threads.CELL, TOUCH, items.ctypes.data, items.size, 10)
+            time.sleep(2e-4)  # long enough for the workers to sleep
+        assert (items == 50).all()
+        for worker in threads._workers:
+            assert worker.native_id is not None
+            assert os.sched_getaffinity(worker.native_id) == os.sched_getaffinity(0)
+    finally:
+        config.set_num_threads(before)

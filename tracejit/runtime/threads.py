@@ -31,7 +31,7 @@ _CALLER_SPIN = 20_000  # nanoseconds a caller looks for the last chunks to finis
 
 # Words of a pool's memory. What different threads write often lies on different cache lines.
 _TICKET, _DONE, _SLEEPERS, _STOP, _BUSY = 0, 16, 32, 33, 48
-_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING = 64, 65, 66, 67, 68, 69
+_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING, _PROCESSOR = 64, 65, 66, 67, 68, 69, 70
 _WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
 _MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
 _POOL_WORDS = 192
@@ -44,7 +44,7 @@ def _emit(module: ir.Module) -> None:
     wait, post = _emit_wait(module), _emit_post(module)
     wake = _emit_wake(module, post)
     take = _emit_take(module, post)
-    _emit_worker(module, clock, wait, wake, take)
+    _emit_worker(module, clock, wait, wake, take, _emit_move(module))
     _emit_launch(module, clock, wait, wake, take)
 
     f = Code(module, "initialize", 1, local=False)
@@ -137,7 +137,34 @@ def _emit_take(module: ir.Module, post: Code) -> Code:
     return f
 
 
-def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: Code) -> None:
+def _emit_move(module: ir.Module) -> Code:
+    """Have a worker leave the processor of its caller, where it would only run when the caller does not. Systems put who
+    is woken near who wakes, and on a busy machine leave it there."""
+    f = Code(module, "move", 1)
+    (pool,) = f.args
+    if sys.platform == "linux":
+        here = f.call_symbol("sched_getcpu") & _LEFT
+        with f.when(here != f.load_shared(pool, _PROCESSOR)):
+            f.ret()
+        words = 16
+        allowed, others = f.stack(words), f.stack(words)
+        with f.when((f.call_symbol("sched_getaffinity", 0, 8 * words, allowed) & _LEFT) != 0):
+            f.ret()
+        left = Variable(f, 0)
+        with f.count(0, words) as k:
+            mine = Word(f, f.builder.shl(f.word(1), (here % 64).value))
+            bits = f.load(allowed, k)
+            bits = f.select(k == here // 64, bits - (bits & mine), bits)
+            f.store(others, k, bits)
+            left.set(left.get() | bits)
+        with f.when(left.get() != 0):
+            f.call_symbol("sched_setaffinity", 0, 8 * words, others)
+            f.call_symbol("sched_setaffinity", 0, 8 * words, allowed)
+    f.ret()
+    return f
+
+
+def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: Code, move: Code) -> None:
     """The life of a worker: returns when the pool is stopped."""
     f = Code(module, "worker", 1, local=False)
     (pool,) = f.args
@@ -167,6 +194,7 @@ def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
                 with f.when(f.exchange_if(pool, _SLEEPERS, sleepers, sleepers - 1)):
                     life.again()
         f.call(wait, pool + 8 * _WORK)
+        f.call(move, pool)
         f.call(wake, pool, f.smaller(chunks_left() - 1, 2))  # one wakes two, two wake four, ...
     f.builder.unreachable()
 
@@ -192,6 +220,8 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
                                  _WAITING: 0, _DONE: 0}
     for index, value in values.items():
         f.store_shared(pool, index, value)
+    if sys.platform == "linux":
+        f.store_shared(pool, _PROCESSOR, f.call_symbol("sched_getcpu") & _LEFT)
     f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | chunks)
     f.call(wake, pool, f.smaller(chunks - 1, 2))
     f.call(take, pool)
