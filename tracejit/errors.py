@@ -6,13 +6,17 @@ In: nothing. Out: exceptions whose messages speak of the user's line and argumen
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from tracejit import config
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames of these count as ours: a pytree helper or a NumPy protocol between the user and an op.
@@ -65,7 +69,7 @@ def locate(error: BaseException, where: str, what: str | None = "") -> None:
             error.add_note(f"in compiled code{what and f', in {what}'}, at {where}")
 
 
-def tidy(error: BaseException, name: str, note: str) -> None:
+def tidy(error: BaseException, name: str = "", note: str = "") -> None:
     """Make an error that leaves the decorated function `name` speak of the user's code: frames of this package go from
     its traceback, the line of compiled code that failed comes in, and `note` says what it was called with ("":
     inside another one, which will say it).
@@ -82,6 +86,9 @@ def tidy(error: BaseException, name: str, note: str) -> None:
             continue
         seen.add(id(e))
         e.__traceback__ = _user_frames(e.__traceback__)
+        if e.__cause__ is not None and _user_frames(e.__cause__.__traceback__) is None:
+            e.__cause__ = None  # it says no more of the user's code (and a context is not shown beside a cause)
+            e.__suppress_context__ = True
         pending += [e.__cause__, e.__context__]
     if not note or hasattr(error, "_tracejit_noted"):  # by a decorated function that this one called
         return
@@ -91,6 +98,20 @@ def tidy(error: BaseException, name: str, note: str) -> None:
         entry.tb_next, error.__traceback__ = error.__traceback__, entry
     error.add_note(note)
     error.add_note("(frames of tracejit are left out; tj.config.full_tracebacks(True) shows them)")
+
+
+def boundary(f: F) -> F:
+    """A public function whose errors are shown without this package's frames."""
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return f(*args, **kwargs)
+        except Exception as error:
+            tidy(error)
+            raise
+
+    return wrapper  # type: ignore[return-value]
 
 
 def last_user_line(error: BaseException) -> str:

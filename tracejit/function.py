@@ -34,7 +34,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.config import Options
-from tracejit.errors import last_user_line, tidy, user_line
+from tracejit.errors import boundary, last_user_line, tidy, user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
@@ -625,6 +625,7 @@ def arguments_key(args: tuple[Any, ...]) -> Hashable:
 
 
 # -- the decorator -----------------------------------------------------------------------------------------------------
+@boundary
 def function(
     f: Callable[..., Any] | None = None,
     *,

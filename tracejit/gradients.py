@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.errors import GradientError
+from tracejit.errors import GradientError, boundary
 from tracejit.ops import core, marks
 from tracejit.ops.movement import permuted
 from tracejit.tape import GradientTape, basis, seed, stacked
@@ -202,6 +202,7 @@ def value_and_grad(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool 
     (tj.Tensor(9.0, shape=(), dtype=float32), tj.Tensor(6.0, shape=(), dtype=float32))
     """
 
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return _value_and_grad("value_and_grad", f, argnums, has_aux, args, kwargs)
@@ -221,6 +222,7 @@ def grad(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -
     tj.Tensor(3.0, shape=(), dtype=float32)
     """
 
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         value, gradient = _value_and_grad("grad", f, argnums, has_aux, args, kwargs)
@@ -239,6 +241,7 @@ def _value_and_grad(verb: str, f: Function, argnums: Any, has_aux: bool, args: A
     return ((y, aux) if has_aux else y), gradient
 
 
+@boundary
 def vjp(f: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """(f(*primals), pull): `pull(cotangent)` gives a tuple, the cotangent of each primal. With has_aux: (value, pull,
     aux).
@@ -271,6 +274,7 @@ def vjp(f: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
 
 
 # -- forward mode ------------------------------------------------------------------------------------------------------
+@boundary
 def jvp(f: Function, primals: Any, tangents: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """(f(*primals), how the result moves when the primals move by `tangents`), in forward mode. With has_aux: also aux.
 
@@ -316,6 +320,7 @@ def jacfwd(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
 
 
 def _jacobian(f: Function, argnums: Any, has_aux: bool, matrices: Callable[..., list[list[Tensor]]]) -> Function:
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         inputs = Inputs(f, args, argnums)
@@ -411,6 +416,7 @@ def gradients_function(f: Function, params: Sequence[int | str] | None = None) -
     """
     both = value_and_gradients_function(f, params)
 
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, dy: Any = None) -> Any:
         return both(*args, dy=dy)[1]
@@ -421,6 +427,7 @@ def gradients_function(f: Function, params: Sequence[int | str] | None = None) -
 def value_and_gradients_function(f: Function, params: Sequence[int | str] | None = None) -> Function:
     """As `gradients_function`, giving (f(...), gradients). `dy` weighs the elements of the result."""
 
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, dy: Any = None) -> Any:
         chosen = range(len(args)) if params is None else [_named(f, p) for p in params]
@@ -454,6 +461,7 @@ def implicit_gradients(f: Function) -> Function:
     """
     both = implicit_value_and_gradients(f)
 
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return both(*args, **kwargs)[1]
@@ -464,6 +472,7 @@ def implicit_gradients(f: Function) -> Function:
 def implicit_value_and_gradients(f: Function) -> Function:
     """As `implicit_gradients`, giving (f(...), [(gradient, variable), ...])."""
 
+    @boundary
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         tape = GradientTape(persistent=True)

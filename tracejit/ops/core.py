@@ -79,7 +79,7 @@ def logical(d: np.dtype) -> tuple[np.dtype, np.dtype]:
 def integral(d: np.dtype) -> tuple[np.dtype, np.dtype]:
     """Integers and bool only."""
     if d.kind not in "biu":
-        raise TypeError(f"{d} is not an integer or bool dtype")
+        raise TypeError(f"{d} is not an integer or bool dtype; cast it, or use logical_and and its like")
     return d, d
 
 
@@ -669,7 +669,8 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
         raise TypeError(f"{name}: axis must be an int, got {axis!r}")
     a = operator.index(axis)
     if not -ndim <= a < ndim:
-        raise np.exceptions.AxisError(f"{name}: axis {a} is out of bounds for a tensor of {ndim} dims")
+        raise np.exceptions.AxisError(f"{name}: axis {a} is out of bounds for a tensor of {ndim} dims"
+                                         f"{f'; axes are {-ndim} to {ndim - 1}' if ndim else ''}")
     return a % ndim
 
 

@@ -275,6 +275,9 @@ class Spec(Leaf):
     shape: tuple[int | None, ...]
     dtype: np.dtype
 
+    def __repr__(self) -> str:
+        return f"tj.spec({self.shape}, {self.dtype.name!r})"
+
     def accepts(self, x: Any) -> bool:
         return (
             x.dtype == self.dtype

@@ -242,7 +242,7 @@ class Specialization:
             if not isinstance(target, np.ndarray):
                 continue
             if not target.flags.writeable:
-                raise ValueError(f"argument '{self.names[w.leaf]}' is written, but the array is read-only")
+                raise ValueError(f"argument '{self.names[w.leaf]}' is written, but the array is read-only; pass a copy")
             for k, other in enumerate(leaves):
                 if isinstance(other, np.ndarray) and other is not target and np.may_share_memory(target, other):
                     raise shares_memory(self.names[w.leaf], self.names[k])
