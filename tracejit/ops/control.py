@@ -51,7 +51,7 @@ class Slot:
     @classmethod
     def of(cls, x: Any, name: str) -> Slot:
         if isinstance(x, Tensor):
-            return cls(x, Type(x.shape, x.dtype), x._weak, name)
+            return cls(x, Type(x.shape, x.dtype), x._weak and x.dtype.kind != "b", name)
         if type(x) in _WEAK:
             return cls(x, Type((), _WEAK[type(x)]), True, name)
         if isinstance(x, (bool, np.ndarray, np.generic)):

@@ -574,7 +574,7 @@ class _Walk:
             if len(self.stack) >= n:
                 self.stack[-1], self.stack[-n] = self.stack[-n], self.stack[-1]
         elif op == "KW_NAMES":
-            self.keywords = i.argval
+            self.keywords = self.code.co_consts[i.arg or 0]  # `dis` does not look it up in every version
         elif op in ("CALL", "CALL_KW"):
             self._call(i)
         elif op == "CALL_FUNCTION_EX":

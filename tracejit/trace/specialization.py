@@ -21,6 +21,7 @@ from tracejit.ir import Graph, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.tensor import Number, Tensor, recording, wrap
 from tracejit.trace.calls import CompiledGraph
+from tracejit.trace.autograph.values import Undefined
 from tracejit.trace.captures import Reach, Watch
 from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
 from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
@@ -419,3 +420,5 @@ def creation_error(where: str, name: str, problem: str) -> TracerError:
         f"the Variable created at {where}, inside {name}, {problem}. A function may create a Variable once and keep it "
         f"(if self.w is None: self.w = tj.Variable(...)); for a local value use a tensor."
     )
+        elif type(x) is Undefined:
+            raise x.error()

@@ -13,6 +13,7 @@ Read next: `captures.py` (what is reachable), `function.py` (who uses a finished
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tracejit.ir import CONSTANT, GETITEM, INPUT, Graph, Node, Op, Type, reachab
 from tracejit.ops import core
 from tracejit.quiet import quietly
 from tracejit.tensor import Number, Tensor, evaluate, recording, state, wrap
+from tracejit.trace.autograph import source
 
 # A captured value of at most this many elements may be read by Python while tracing (`int(step)`); it is then guarded.
 GUARD_LIMIT = 64
@@ -251,7 +253,31 @@ class Trace:
         for node in reachable([value]):  # type: ignore[list-item]
             if node in self.numbers:
                 self.needed[node] = self.numbers[node]
+            elif node.op is INPUT and (handle := self._known_outside(node)) is not None:
+                self.outer.concrete(handle, purpose)  # type: ignore[union-attr]
         return found
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether `concrete` has an answer."""
+        value = tensor._value
+        return self._look(value) is not None if value.__class__ is Node else value.size <= GUARD_LIMIT
+
+    def _look(self, node: Any) -> np.ndarray | None:
+        """The value of a node of this trace or one around it, if it depends on Python numbers only."""
+        if node in self.own:
+            return self._compute(node, self._known)
+        return self.outer._look(node) if self.outer is not None else None  # type: ignore[attr-defined, no-any-return]
+
+    def _known_outside(self, node: Node) -> Tensor | None:
+        """The handle that an input was captured from, if the trace around this one knows its value."""
+        if self.outer is not None:
+            for c in self.captured.values():
+                if c.node is node:
+                    handle = c.handle
+                    traced = isinstance(handle, Tensor) and handle._value.__class__ is Node
+                    known = traced and id(handle) not in self._originals and self.outer.knows(handle)  # type: ignore[attr-defined]
+                    return handle if known else None
+        return None
 
     def observe(self, tensor: Tensor) -> np.ndarray | None:
         """The value of a tensor made of constants, Python numbers and small values from outside, all guarded; None for
@@ -290,7 +316,9 @@ class Trace:
                 stack.pop()
                 continue
             if node.op is INPUT:
-                number = self.numbers.get(node)
+                number: Any = self.numbers.get(node)
+                if number is None and known is self._known and (handle := self._known_outside(node)) is not None:
+                    number = self.outer._look(handle._value)  # type: ignore[union-attr]
                 known[node] = None if number is None else np.asarray(number, node.dtype)
                 continue
             missing = [i for i in node.inputs if i not in known]
@@ -315,7 +343,7 @@ class Trace:
         made = getattr(tensor._value, "where", "")
         return TracerError(
             f"{purpose} at {user_line()}: this value is not known while {self.name} is being traced. It depends on "
-            f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_advice(purpose)}"
+            f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_no_source()}{_advice(purpose)}"
         )
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -344,6 +372,17 @@ def settled(handle: Tensor) -> np.ndarray:
         if value.__class__ is Node:
             raise value.leaked("use")  # type: ignore[union-attr]
     return value  # type: ignore[return-value]
+
+
+def _no_source() -> str:
+    """Why the code that wants the value was not rewritten, if it should have been."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        reason = source.why_not(frame.f_code)
+        if reason:
+            return f"Control flow of {frame.f_code.co_name} on traced tensors was not compiled, since {reason}.\n"
+        frame = frame.f_back
+    return ""
 
 
 def _advice(purpose: str) -> str:

@@ -1,0 +1,190 @@
+"""Builtins for traced values: `float`, `int`, `bool`, `range`, `len`, `print`, `min`, `sum`, ... and `t.item()`.
+
+In: the calls of rewritten code. Out: what the builtin gives for plain values; for traced ones a traced number, a loop
+to be (`loops.py`), or text written at run time.
+
+Read next: `convert.py`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.ops import control, core, creation, effects, reduction
+from tracejit.tensor import Number, Tensor, state
+from tracejit.trace.autograph import convert, loops, operators
+from tracejit.trace.autograph.operators import unknown
+
+
+def _special(*originals: Any) -> Callable[[Any], Any]:
+    def register(f: Any) -> Any:
+        for original in originals:
+            convert.SPECIAL[original] = f
+        return f
+
+    return register
+
+
+def _single(x: Tensor, how: str) -> Tensor:
+    if x.size != 1:
+        raise TypeError(f"{how} needs a tensor of one element, got shape {x.shape}")
+    return core.as_tensor(x).reshape(())
+
+
+def _traced(x: Any, dtype: np.dtype) -> bool:
+    """A traced value. A Python number among them is looked up, and guarded, unless it becomes a float (a learning rate,
+    say), which is no size and no index."""
+    return unknown(x) or (state.trace is not None and isinstance(x, Number) and dtype.kind in "fc")
+
+
+def _converter(original: Any, dtype: np.dtype) -> None:
+    name = original.__name__
+
+    def convert_number(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs or not _traced(args[0], dtype):
+            return original(*args, **kwargs)
+        x = _single(args[0], f"{name}()")
+        if x.dtype.kind == "c" and dtype.kind != "c":
+            return original(*args)
+        if dtype.kind == "i" and x.dtype.kind == "f":
+            effects.check(
+                core.NUMPY_FUNCTIONS[np.isfinite](x), "cannot convert float NaN or infinity to integer", "ValueError"
+            )
+        return core.as_number(core.cast(x, dtype))
+
+    _special(original)(convert_number)
+
+
+for _original, _dtype in (
+    (float, dtypes.float64),
+    (int, dtypes.int64),
+    (bool, dtypes.bool_),
+    (complex, dtypes.complex128),
+):
+    _converter(_original, _dtype)
+
+
+@_special(Tensor.item)
+def item(t: Tensor, *index: Any) -> Any:
+    """`t.item()`: a traced Python number."""
+    if not unknown(t):
+        return t.item(*index)
+    value = _single(
+        t if not index else core.as_tensor(t).reshape(-1)[index[0]] if len(index) == 1 else t[index], "item()"
+    )
+    kind = value.dtype.kind.replace("u", "i")
+    return core.as_number(core.cast(value, operators.PYTHON[kind]))
+
+
+@_special(Tensor.numpy)
+def numpy(t: Tensor) -> Any:
+    """`t.numpy()` of a single traced value: the value, still traced, printed as NumPy prints it."""
+    if unknown(t) and t.ndim == 0:
+        return core.as_number(core.cast(t, operators.PYTHON[t.dtype.kind.replace("u", "i")]))
+    return t.numpy()
+
+
+@_special(builtins.print)
+def print_(*values: Any, **options: Any) -> None:
+    """`print`: at run time, in program order."""
+    if state.trace is None:
+        print(*values, **options)
+    else:
+        effects.print(*values, **options)
+
+
+@_special(builtins.len)
+def length(x: Any) -> Any:
+    """`len`: of a range with traced bounds, a traced number."""
+    return x.count if isinstance(x, loops.Steps) else len(x)
+
+
+@_special(builtins.range)
+def range_(*args: Any) -> Any:
+    """`range`, with traced bounds."""
+    return loops.traced_range(*args) if 0 < len(args) < 4 and any(map(unknown, args)) else range(*args)
+
+
+@_special(creation.arange)
+def arange(*args: Any, **kwargs: Any) -> Any:
+    """`tj.range`: with traced bounds, something to loop over."""
+    if not any(map(unknown, args)):
+        return creation.arange(*args, **kwargs)
+    given = kwargs.pop("dtype", None)
+    if kwargs or any(isinstance(x, Tensor) and x.dtype.kind not in "iu" for x in args):
+        return creation.arange(*args, dtype=given, **kwargs)
+    return loops.traced_range(*args, dtype=dtypes.as_dtype(given) if given is not None else dtypes.default_int())
+
+
+@_special(builtins.enumerate)
+def enumerate_(iterable: Any, start: Any = 0) -> Any:
+    inner = loops.parts_of(iterable) if state.trace is not None else None
+    return enumerate(iterable, start) if inner is None else loops.traced_enumerate(inner, start)
+
+
+@_special(builtins.zip)
+def zip_(*iterables: Any, **options: Any) -> Any:
+    inners = [loops.parts_of(x) for x in iterables] if state.trace is not None and not options else []
+    if not inners or any(s is None for s in inners):
+        return zip(*iterables, **options)
+    return loops.traced_zip(inners)  # type: ignore[arg-type]
+
+
+def _pick(first: Any, x: Any, y: Any) -> Any:
+    return operators.if_exp(first, lambda: x, lambda: y)
+
+
+def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> None:
+    def extreme(*args: Any, **options: Any) -> Any:
+        items = args[0] if len(args) == 1 else args
+        if state.trace is None or options:
+            return original(*args, **options)
+        if isinstance(items, Tensor) and unknown(items) and items.ndim == 1 and items.size > loops.UNROLL:
+            return whole(items)
+        if not isinstance(items, list | tuple | Tensor) or not any(map(unknown, items)):
+            return original(*args)
+        found, *more = items
+        for x in more:
+            found = _pick(better(x, found), x, found)
+        return found
+
+    _special(original)(extreme)
+
+
+_extreme(min, lambda a, b: a < b, reduction.min)
+_extreme(max, lambda a, b: a > b, reduction.max)
+
+
+@_special(builtins.sum)
+def sum_(iterable: Any, /, start: Any = 0) -> Any:
+    if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim and iterable.shape[0] > loops.UNROLL:
+        return core.cast(reduction.sum(iterable, axis=0), iterable.dtype) + start
+    return sum(iterable, start)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _test(original: Any, fold: Callable[..., Any], whole: Any) -> None:
+    def test(iterable: Any, /) -> Any:
+        if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim == 1:
+            return whole(iterable)
+        if isinstance(iterable, list | tuple) and any(map(unknown, iterable)):
+            found = fold(iterable[0], *(partial(_same, x) for x in iterable[1:]))
+            return operators.predicate(found) if unknown(found) else bool(found)
+        return original(iterable)
+
+    _special(original)(test)
+
+
+_test(any, operators.or_, reduction.any)
+_test(all, operators.and_, reduction.all)
+
+convert.HIGHER_ORDER |= {getattr(control, name) for name in control.__all__}

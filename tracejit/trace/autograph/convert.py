@@ -1,0 +1,279 @@
+"""Which functions are rewritten, and when: at their first call from traced code, once per code object.
+
+In: what traced code is about to call. Out: something to call in its place: the rewritten function, a builtin that knows
+traced values, or the callee itself. The user's own functions are rewritten; the standard library, installed packages
+and this package are not. Straight-line code that calls only those is left alone too, without a look at its source.
+
+Read next: `source.py`, `transform.py`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import opcode
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit.tensor import Tensor
+from tracejit.trace.autograph import source, transform
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_LIBRARIES = tuple(
+    os.path.abspath(p) + os.sep
+    for p in {sysconfig.get_paths().get(k, "") for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+    if p
+)
+_GENERATORS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines, async generators
+MAX_CODES = 10_000
+
+# The module of operators, as `ag__` in rewritten code; filled when it is imported.
+RUNTIME = types.CellType()
+# Builtins and methods with a form for traced values, filled by `builtin.py`.
+SPECIAL: dict[Any, Callable[..., Any]] = {}
+# Functions that call functions given to them.
+HIGHER_ORDER: set[Any] = {map, filter, functools.reduce}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    code: types.CodeType
+
+
+_codes: dict[types.CodeType, _Rewritten | None] = {}  # None: stays as it is
+_done: set[types.CodeType] = set()  # code that is rewritten already, functions inside included
+_users: dict[str, bool] = {}
+
+
+def call(f: Any) -> Any:
+    """What to call in place of `f`."""
+    cls = f.__class__
+    if cls is types.FunctionType:
+        special = SPECIAL.get(f)
+        return special if special is not None else _higher(f) if f in HIGHER_ORDER else convert_function(f)
+    if cls is types.MethodType:
+        inner = f.__func__
+        if inner.__class__ is not types.FunctionType:
+            return f
+        special = SPECIAL.get(inner)
+        if special is not None:
+            return functools.partial(special, f.__self__)
+        new = convert_function(inner)
+        return f if new is inner else types.MethodType(new, f.__self__)
+    if cls is types.BuiltinFunctionType or cls is type:
+        special = SPECIAL.get(f)
+        return special if special is not None else _higher(f) if f in HIGHER_ORDER else f
+    return f if isinstance(f, type) else convert(f)
+
+
+def convert(f: Any) -> Any:
+    """A callable, its Python code rewritten; the same object if there is nothing to rewrite."""
+    if isinstance(f, types.FunctionType):
+        return convert_function(f)
+    if isinstance(f, types.MethodType):
+        new = convert(f.__func__)
+        return f if new is f.__func__ else types.MethodType(new, f.__self__)
+    if isinstance(f, functools.partial):
+        new = convert(f.func)
+        return f if new is f.func else functools.partial(new, *f.args, **f.keywords)
+    if isinstance(f, type) or not callable(f):
+        return f
+    method = getattr(type(f), "__call__", None)  # noqa: B004 - the function itself is wanted
+    if isinstance(method, types.FunctionType) and _is_users(method.__code__):
+        new = convert_function(method)
+        return f if new is method else types.MethodType(new, f)
+    return f
+
+
+def convert_function(f: types.FunctionType) -> types.FunctionType:
+    """A Python function, rewritten."""
+    code = f.__code__
+    if code in _done:
+        return f
+    try:
+        found = _codes[code]
+    except KeyError:
+        found = _rewrite(f)
+        if len(_codes) > MAX_CODES:
+            _codes.clear()
+        if found is not None or not code.co_freevars or not _is_users(code) or source.why_not(code):
+            _codes[code] = found  # else another function of the same code may close over other functions
+    if found is None:
+        return _with_inner(f) if f.__closure__ and code.co_filename.startswith(_PACKAGE) else f
+    cells = dict(zip(code.co_freevars, f.__closure__ or (), strict=True))
+    cells[transform.RUNTIME] = RUNTIME
+    closure = tuple([cells[n] for n in found.code.co_freevars])
+    new = types.FunctionType(found.code, f.__globals__, f.__name__, f.__defaults__, closure)
+    new.__kwdefaults__ = f.__kwdefaults__
+    new.__dict__.update(f.__dict__)
+    new.__qualname__, new.__module__, new.__doc__ = f.__qualname__, f.__module__, f.__doc__
+    new.__annotations__ = f.__annotations__
+    return new
+
+
+def _rewrite(f: types.FunctionType) -> _Rewritten | None:
+    code = f.__code__
+    if not _is_users(code) or code.co_flags & _GENERATORS or not _has_work(code, f):
+        return None
+    try:
+        node = source.find(code, f.__globals__)
+        new = transform.rewrite(node, code)
+    except source.SourceError as error:
+        source.remember(code, str(error))
+        return None
+    _mark(new)
+    return _Rewritten(new)
+
+
+def _mark(code: types.CodeType) -> None:
+    _done.add(code)
+    for c in code.co_consts:
+        if isinstance(c, types.CodeType):
+            _mark(c)
+
+
+def _is_users(code: types.CodeType) -> bool:
+    name = code.co_filename
+    found = _users.get(name)
+    if found is None:
+        path = os.path.abspath(name)
+        found = _users[name] = not (
+            path.startswith((_PACKAGE, *_LIBRARIES))
+            or name.startswith("<frozen")
+            or name.startswith("<__array_function__")
+        )
+    return found
+
+
+# -- is there anything to do?
+_JUMPS = frozenset(
+    k
+    for name, k in opcode.opmap.items()
+    if name.startswith(
+        (
+            "POP_JUMP",
+            "JUMP_IF",
+            "FOR_ITER",
+            "UNARY_NOT",
+            "CONTAINS_OP",
+            "LOAD_ASSERTION",
+            "LOAD_COMMON",
+            "RAISE_VARARGS",
+        )
+    )
+)
+_SPECIAL_NAMES = frozenset(
+    (
+        "print",
+        "float",
+        "int",
+        "bool",
+        "complex",
+        "len",
+        "range",
+        "enumerate",
+        "zip",
+        "min",
+        "max",
+        "sum",
+        "any",
+        "all",
+        "item",
+        "numpy",
+        "map",
+        "filter",
+        "reduce",
+        "sorted",
+        "list",
+        "tuple",
+        "reversed",
+    )
+)
+_tensor_names: frozenset[str] = frozenset()
+
+
+def _has_work(code: types.CodeType, f: types.FunctionType) -> bool:
+    """Whether code has jumps, or calls that may lead to the user's functions. Too often is harmless."""
+    raw = code.co_code
+    if any(op in _JUMPS for op in raw[::2]):
+        return True
+    cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+    for name in code.co_names:
+        if name in _SPECIAL_NAMES or not (_is_library(f.__globals__.get(name, _MISSING)) or _is_attribute(name, f)):
+            return True
+    for name in code.co_freevars:
+        if name in cells:
+            try:
+                value = cells[name].cell_contents
+            except ValueError:
+                return True
+            if not (_is_library(value) or isinstance(value, Tensor | np.ndarray | int | float | str | type(None))):
+                return True
+    return any(isinstance(c, types.CodeType) and _has_work(c, f) for c in code.co_consts)
+
+
+_MISSING = object()
+
+
+def _is_attribute(name: str, f: types.FunctionType) -> bool:
+    """Whether a name that is no global is an attribute of tensors or of this package: calling it needs no rewriting."""
+    global _tensor_names
+    if name in f.__globals__ or hasattr(builtins, name):
+        return name not in f.__globals__ and not callable(getattr(builtins, name))
+    if not _tensor_names:
+        package = sys.modules["tracejit"]
+        _tensor_names = frozenset(dir(Tensor)) | frozenset(dir(package)) | frozenset(dir(np))
+    return name in _tensor_names
+
+
+def _is_library(value: Any) -> bool:
+    """Whether a value of a global name cannot lead to the user's code by being called."""
+    if isinstance(value, types.ModuleType):
+        root = (value.__name__ or "").partition(".")[0]
+        return root in ("tracejit", "numpy", "math")
+    if isinstance(value, types.FunctionType):
+        return value.__code__.co_filename.startswith(_PACKAGE) and value not in HIGHER_ORDER and not value.__closure__
+    return isinstance(value, np.ufunc | Tensor | np.ndarray | int | float | str | np.dtype)
+
+
+# -- functions in functions
+def _higher(f: Any) -> Any:
+    """A function that calls its arguments: they are rewritten on the way in."""
+
+    def with_converted(*args: Any, **kwargs: Any) -> Any:
+        return f(*map(_argument, args), **{k: _argument(v) for k, v in kwargs.items()})
+
+    return with_converted
+
+
+def _argument(x: Any) -> Any:
+    if isinstance(x, list | tuple) and not hasattr(x, "_fields") and any(isinstance(y, types.FunctionType) for y in x):
+        return type(x)(map(_argument, x))
+    return convert(x) if isinstance(x, types.FunctionType | types.MethodType | functools.partial) else x
+
+
+def _with_inner(f: types.FunctionType) -> types.FunctionType:
+    """A wrapper of this package (`grad(f)`) around the rewritten function."""
+    cells, changed = [], False
+    for cell in f.__closure__ or ():
+        try:
+            old = cell.cell_contents
+        except ValueError:
+            cells.append(cell)
+            continue
+        new = convert_function(old) if isinstance(old, types.FunctionType) and old is not f else old
+        changed |= new is not old
+        cells.append(types.CellType(new) if new is not old else cell)
+    if not changed:
+        return f
+    new_f = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, tuple(cells))
+    new_f.__kwdefaults__ = f.__kwdefaults__
+    new_f.__dict__.update(f.__dict__)
+    return new_f

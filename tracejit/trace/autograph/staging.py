@@ -1,0 +1,716 @@
+"""Branches and loops of Python code, traced: what `operators.py` does when a condition is known only at run time.
+
+In: the functions that hold the bodies, and the places (variables, attributes, containers) they may change. Out: one
+`cond`, `while_loop` or `scan` op in the present trace, and places that hold its results.
+
+Every body is traced once where types allow (a loop again when a Python number turns out to change, or a dtype to grow).
+Between bodies the places are put back, so each starts from the same state, as at run time.
+
+Read next: `ops/control.py` (`Region`), `operators.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.errors import TracerError
+from tracejit.ir import Type, has_effects
+from tracejit.ops import core
+from tracejit.ops.control import Region, Slot, _rebind, _same_value, _scalar, _together, _union
+from tracejit.ops.effects import Template, _filled
+from tracejit.ops.regions import COND, SCAN, WHILE
+from tracejit.tensor import Number, Tensor, apply, recording
+from tracejit.trace.autograph.values import RAISED, UNSET, Outcome, Undefined
+from tracejit.trees import flatten, leaf_names, unflatten
+
+ATTEMPTS = 10  # traces of a loop body until its carries are known
+FILL = object()  # in a pair: this branch has no value there, and none is needed
+Body = Callable[[], "Outcome | None"]
+
+
+class StagingError(TracerError):
+    """A body cannot be traced as a branch or loop; a loop over a known range may run in Python instead."""
+
+
+class Raised(threading.local):
+    """The exception that a `raise` statement of rewritten code made last."""
+
+    latest: BaseException | None = None
+
+
+last_raise = Raised()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `transform.py` knows of a statement."""
+
+    names: tuple[str, ...]
+    attributes: tuple[tuple[str, ...], ...]
+    containers: tuple[tuple[str, ...], ...]
+    line: int
+    guarded: bool  # inside a try with handlers
+    absorbs: bool  # a branch of it always leaves the block
+    where: str  # file:line
+
+
+# -- places
+class Place:
+    """Somewhere a value is kept. `local`: gone when the function returns."""
+
+    local = False
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def get(self) -> Any: ...
+    def set(self, value: Any) -> None: ...
+
+
+class Cell(Place):
+    local = True
+
+    def __init__(self, name: str, cell: types.CellType):
+        super().__init__(name)
+        self.cell = cell
+
+    def get(self) -> Any:
+        try:
+            return self.cell.cell_contents
+        except ValueError:
+            return UNSET
+
+    def set(self, value: Any) -> None:
+        if value is UNSET:
+            if self.get() is not UNSET:
+                del self.cell.cell_contents
+        else:
+            self.cell.cell_contents = value
+
+
+class Global(Place):
+    def __init__(self, name: str, space: dict[str, Any]):
+        super().__init__(name)
+        self.space = space
+
+    def get(self) -> Any:
+        return self.space.get(self.name, UNSET)
+
+    def set(self, value: Any) -> None:
+        if value is UNSET:
+            self.space.pop(self.name, None)
+        else:
+            self.space[self.name] = value
+
+
+class Attribute(Place):
+    def __init__(self, name: str, owner: Any, attribute: str):
+        super().__init__(name)
+        self.owner, self.attribute = owner, attribute
+
+    def get(self) -> Any:
+        return getattr(self.owner, self.attribute, UNSET)
+
+    def set(self, value: Any) -> None:
+        if value is UNSET:
+            if hasattr(self.owner, self.attribute):
+                delattr(self.owner, self.attribute)
+        elif getattr(self.owner, self.attribute, UNSET) is not value:
+            setattr(self.owner, self.attribute, value)
+
+
+class Contents(Place):
+    """What is in a list, dict, set or deque, which stays the same object."""
+
+    def __init__(self, name: str, container: Any):
+        super().__init__(name)
+        self.container = container
+
+    def get(self) -> Any:
+        return self.container.copy()
+
+    def set(self, value: Any) -> None:
+        c = self.container
+        if len(c) == len(value) and all(a is b for a, b in zip(_flat(c), _flat(value), strict=True)):
+            return
+        c.clear()
+        (c.extend if isinstance(c, list | deque) else c.update)(value)
+
+
+def _flat(c: Any) -> Iterator[Any]:
+    return (x for item in c.items() for x in item) if isinstance(c, dict) else iter(c)
+
+
+def places_of(functions: Sequence[types.FunctionType | None], facts: Facts) -> list[Place]:
+    """The places that these functions, made from one statement, may change."""
+    cells: dict[str, types.CellType] = {}
+    space: dict[str, Any] = {}
+    for f in functions:
+        if f is not None:
+            space = f.__globals__
+            cells.update(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
+    found: list[Place] = []
+    for name in facts.names:
+        found.append(Cell(name, cells[name]) if name in cells else Global(name, space))
+
+    def reach(path: Sequence[str]) -> Any:
+        value = Cell("", cells[path[0]]).get() if path[0] in cells else space.get(path[0], UNSET)
+        for part in path[1:]:
+            value = UNSET if value is UNSET or type(value) is Undefined else getattr(value, part, UNSET)
+        return value
+
+    for path in facts.attributes:
+        owner = reach(path[:-1])
+        if owner is not UNSET and not isinstance(owner, Tensor) and type(owner) is not Undefined:
+            found.append(Attribute(".".join(path), owner, path[-1]))
+    seen: set[int] = set()
+    for path in facts.containers:
+        container = reach(path)
+        if isinstance(container, list | dict | set | deque) and id(container) not in seen:
+            seen.add(id(container))
+            found.append(Contents(".".join(path), container))
+    return found
+
+
+# -- one body
+class Part:
+    """A body, traced: what it did, and what the places held at its end."""
+
+    def __init__(self, name: str, places: Sequence[Place]):
+        self.region = Region(name)
+        self.places = places
+        self.before = [p.get() for p in places]
+        self.after: list[Any] = []
+        self.outcome = Outcome()
+
+    def run(self, f: Callable[[], Outcome | None], facts: Facts) -> None:
+        trace = self.region.trace
+        try:
+            with recording(trace):
+                try:
+                    self.outcome = f() or Outcome()
+                except Exception as error:
+                    if last_raise.latest is not error or isinstance(error, TracerError):
+                        raise
+                    last_raise.latest = None
+                    if facts.guarded:
+                        raise TracerError(
+                            f"an exception is raised at {facts.where} under a condition that is known only at run "
+                            f"time, inside a try whose handlers cannot catch it then; test the condition outside the "
+                            f"function"
+                        ) from error
+                    _fail(error)
+                    self.outcome = RAISED
+                self.after = [p.get() for p in self.places]
+        finally:
+            self.region.written = trace.close()
+            for p, value in zip(self.places, self.before, strict=True):
+                p.set(value)
+
+    def now(self, x: Any) -> Any:
+        """A leaf as it was at the end: a handle from outside may have been written."""
+        if isinstance(x, Tensor):
+            for h, value in self.region.written:
+                if h is x:
+                    return value
+        return x
+
+    def made_here(self, x: Any) -> bool:
+        """Whether a leaf is known inside this body only."""
+        return isinstance(x, Tensor) and (self.now(x) is not x or x._value in self.region.trace.own)
+
+    def tensor(self, x: Any, type: Type) -> Tensor:
+        """A leaf as an output of the body."""
+        with recording(self.region.trace):
+            if x is FILL:
+                return core.full(0, type.shape, type.dtype)
+            return self.region.trace.read(Slot.of(self.now(x), "").tensor(type.dtype))  # type: ignore[no-any-return]
+
+    @property
+    def has_effects(self) -> bool:
+        return any(has_effects(n) for n in self.region.trace.nodes)
+
+
+# -- raise
+def _raise(*arrays: np.ndarray, error: BaseException, text: str | None, kinds: tuple[str, ...]) -> tuple[()]:
+    again = copy.copy(error)
+    if text is not None:
+        again.args = (_filled(text, kinds, arrays),)
+    raise again
+
+
+RAISE = core.primitive(
+    "raise_", "library", infer=lambda *_, **__: (), eager=_raise, stateful=True, doc="Raise an exception."
+)
+
+
+def _fail(error: BaseException) -> None:
+    """Raise at run time what has been raised while tracing; traced values in its text are filled in then."""
+    error = error.with_traceback(None)
+    error.__context__ = None
+    template = Template()
+    text = template.text(error.args[0]) if len(error.args) == 1 and isinstance(error.args[0], str) else None
+    apply(RAISE, template.tensors, {"error": error, "text": text, "kinds": tuple(template.kinds)})
+
+
+def described(x: Any) -> str:
+    """A value in words."""
+    if x is UNSET:
+        return "nothing"
+    if isinstance(x, list | tuple | dict | set):
+        return f"a {type(x).__name__} of {len(x)}"
+    return str(Slot.of(x, ""))
+
+
+# -- if
+class _Join:
+    """What comes out of two branches: equal Python values stay, others become results of the op."""
+
+    def __init__(self, yes: Part, no: Part, facts: Facts):
+        self.yes, self.no, self.facts = yes, no, facts
+        self.pairs: list[tuple[Any, Any, Type]] = []
+        self.results: list[Tensor] = []
+
+    def tree(self, name: str, a: Any, b: Any, needed_a: bool = True, needed_b: bool = True) -> Callable[[], Any]:
+        """How the joint value is made once there are results."""
+        if a is b:
+            return lambda: a
+        if not needed_a or not needed_b:
+            keep, branch = (b, self.no) if needed_b else (a, self.yes)
+            if keep is UNSET or type(keep) is Undefined:
+                return lambda: keep
+            leaves, spec = flatten(keep)
+            one = [self._only(x, branch) for x in leaves]
+            return lambda: unflatten(spec, [m() for m in one])
+        if type(a) is Undefined or type(b) is Undefined:
+            return lambda: a if type(a) is Undefined else b
+        if a is UNSET or b is UNSET:
+            return self._undefined(
+                name,
+                f"it has a value in only one branch of the if at {self.facts.where}; give it one in both, or before",
+            )
+        first, spec = flatten(a)
+        second, other = flatten(b)
+        unlike = f"it is {described(a)} in one branch of the if at {self.facts.where} and {described(b)} in the other"
+        if spec != other:
+            return self._undefined(name, unlike)
+        makers = []
+        for x, y, part in zip(first, second, leaf_names(spec, name), strict=True):
+            made = self._leaf(x, y)
+            if made is None:
+                if len(first) > 1 or part != name:
+                    unlike = (
+                        f"{part} is {described(x)} in one branch of the if at {self.facts.where} and {described(y)} "
+                    )
+                    unlike += "in the other"
+                return self._undefined(
+                    name,
+                    f"{unlike}; a compiled branch must give the same kind of value and the same shape "
+                    f"whichever way it goes",
+                )
+            makers.append(made)
+        return lambda: unflatten(spec, [m() for m in makers])
+
+    @staticmethod
+    def _undefined(name: str, why: str) -> Callable[[], Any]:
+        value = Undefined(name, why)
+        return lambda: value
+
+    def _only(self, x: Any, branch: Part) -> Callable[[], Any]:
+        if not branch.made_here(x):
+            return lambda: x
+        type = Type(x.shape, x.dtype)
+        a, b = (x, FILL) if branch is self.yes else (FILL, x)
+        return self._pair(a, b, type, x._weak)
+
+    def _leaf(self, a: Any, b: Any) -> Callable[[], Any] | None:
+        if a is b:
+            return lambda: a
+        s, t = Slot.of(self.yes.now(a), ""), Slot.of(self.no.now(b), "")
+        python = not isinstance(a, Tensor | np.ndarray) and not isinstance(b, Tensor | np.ndarray)
+        if python and _same_value(a, b) and repr(a) == repr(b):
+            return lambda: a
+        if s.type is None or t.type is None or s.type.shape != t.type.shape:
+            return None
+        dtype, weak = _together([s, t])
+        weak = weak or (isinstance(a, bool | Number) and isinstance(b, bool | Number) and dtype.kind == "b")
+        return self._pair(a, b, Type(s.type.shape, dtype), weak)
+
+    def _pair(self, a: Any, b: Any, type: Type, weak: bool) -> Callable[[], Any]:
+        self.pairs.append((a, b, type))
+        k = len(self.pairs) - 1
+        return lambda: core.as_number(self.results[k]) if weak else self.results[k]
+
+
+def predicate(x: Tensor) -> Tensor:
+    """A tensor as a condition: one truth value."""
+    if x.size != 1:
+        raise ValueError(
+            "The truth value of a tensor with more than one element is ambiguous. Use t.any() or t.all()"
+            if x.size
+            else "The truth value of an empty tensor is ambiguous"
+        )
+    return core.cast(_scalar("if: the condition", x), dtypes.bool_)
+
+
+def branch(pred: Tensor, yes: Body, no: Body, places: Sequence[Place], facts: Facts) -> Outcome | None:
+    """Both ways of an if, as one op."""
+    pred = predicate(pred)
+    bodies = []
+    for name, f in (("true", yes), ("false", no)):
+        body = Part(name, places)
+        body.run(f, facts)
+        bodies.append(body)
+    a, b = bodies
+    x, y = a.outcome, b.outcome
+    join = _Join(a, b, facts)
+    makers = []
+    for k, p in enumerate(places):
+        gone = [o.raised or (p.local and o.returned is True) for o in (x, y)]
+        if all(gone):
+            continue
+        makers.append((p, join.tree(p.name, a.after[k], b.after[k], not gone[0], not gone[1])))
+    flags = [join.tree("flag", f, g, not x.raised, not y.raised) for f, g in zip(x.flags, y.flags, strict=True)]
+    value = join.tree("the result", x.value, y.value, x.returned is not False, y.returned is not False)
+    written = _union([h for h, _ in r.region.written] for r in bodies)
+    if join.pairs or written or a.has_effects or b.has_effects:
+        outputs = [
+            [*(body.tensor(pair[k], pair[2]) for pair in join.pairs), *(body.region.last(h) for h in written)]
+            for k, body in enumerate(bodies)
+        ]
+        handles = _union(body.region.handles() for body in bodies)
+        graphs = [body.region.graph(out, handles) for body, out in zip(bodies, outputs, strict=True)]
+        if not outputs[0]:
+            graphs = [_with_dummy(body, handles) for body in bodies]
+        results = apply(COND, (pred, *handles), {"branches": (graphs[1], graphs[0])})
+        n = len(join.pairs)
+        join.results = list(results[:n])
+        _rebind(written, results[n : n + len(written)])
+    for p, make in makers:
+        p.set(make())
+    if x.raised and y.raised:
+        return RAISED
+    returned, broke, continued = (f() for f in flags)
+    if returned is False and broke is False and continued is False:
+        return None
+    result = value() if returned is not False else UNSET
+    if type(result) is Undefined:
+        raise result.error()
+    return Outcome(returned, broke, continued, result)
+
+
+def _with_dummy(body: Part, handles: Sequence[Tensor]) -> Any:
+    """A graph for effects only; an op has at least one result."""
+    with recording(body.region.trace):
+        return body.region.graph([core.full(True, (), dtypes.bool_)], handles)
+
+
+# -- loops
+@dataclass(slots=True, eq=False)
+class _Carry:
+    """One value that goes around. place, leaf: where it is kept; or a handle from outside that the body writes."""
+
+    slot: Slot
+    place: int = -1
+    leaf: int = -1
+    handle: Tensor | None = None
+    stand_in: Any = None  # what stands for it in the body
+    node: Any = None  # its value when a turn starts
+    final: Any = None  # its value after one turn
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """What one turn of a loop did: how the body left, whether to go on, the loop's own counters."""
+
+    outcome: Outcome
+    go: Any = True
+    extra: Sequence[Any] = ()
+    endless: bool = False  # the condition is True whatever happens, so only a jump ends the loop
+
+
+class Loop:
+    """A loop being traced. `extra`: values of the loop itself (a counter), given to each turn."""
+
+    def __init__(self, places: Sequence[Place], facts: Facts, extra: Sequence[Any] = (), rows: Sequence[Tensor] = ()):
+        self.places, self.facts = places, facts
+        self.before = [p.get() for p in places]
+        self.trees = [None if _missing(v) else flatten(v) for v in self.before]
+        self.rows = list(rows)
+        self.extra = [_Carry(Slot.of(x, "counter")) for x in extra]
+        self.handles: list[_Carry] = []
+        self.carries: dict[tuple[int, int], _Carry] = {}
+        for k, (p, tree) in enumerate(zip(places, self.trees, strict=True)):
+            for i, x in enumerate(tree[0] if tree else ()):
+                if isinstance(x, Tensor) and not x._place:
+                    self.carries[k, i] = _Carry(Slot.of(x, p.name), k, i)
+
+    @property
+    def every(self) -> list[_Carry]:
+        return [*self.extra, *self.carries.values(), *self.handles]
+
+    def settle(self, turn: Callable[[Sequence[Any], Sequence[Tensor]], Turn]) -> tuple[Part, Turn]:
+        """Trace the body until what it gives has the types of what it takes."""
+        for _ in range(ATTEMPTS):
+            body = Part("body", self.places)
+            for c in self.every:
+                c.stand_in = body.region.input(c.slot)
+                c.node = c.stand_in._value
+            rows = [body.region.input(Slot(None, Type(x.shape[1:], x.dtype), False, "row")) for x in self.rows]
+            done: list[Turn] = []
+
+            def f(body: Part = body, rows: list[Any] = rows, done: list[Turn] = done) -> Outcome:
+                self.enter()
+                done.append(turn([c.stand_in for c in self.extra], rows))
+                return done[-1].outcome
+
+            body.run(f, self.facts)
+            if not done:  # the body always raises
+                done.append(Turn(RAISED, False, [c.stand_in for c in self.extra]))
+            if self._same_types(body, done[0]):
+                return body, done[0]
+        raise StagingError(
+            f"the loop at {self.facts.where}: the types of its variables do not settle after {ATTEMPTS} traces"
+        )
+
+    def enter(self) -> None:
+        """Put the places in the state in which a turn starts."""
+        fresh: dict[int, Any] = {}
+        for k, (p, tree) in enumerate(zip(self.places, self.trees, strict=True)):
+            if tree is None or not any((k, i) in self.carries for i in range(len(tree[0]))):
+                continue
+            leaves = []
+            for i, x in enumerate(tree[0]):
+                c = self.carries.get((k, i))
+                if c is not None and isinstance(x, Tensor):
+                    c.stand_in = fresh.setdefault(id(x), c.stand_in)  # one handle under two names stays one
+                    c.node = c.stand_in._value
+                leaves.append(x if c is None else c.stand_in)
+            p.set(unflatten(tree[1], leaves))
+        for c in self.handles:
+            core.rebind(c.handle, c.stand_in)  # type: ignore[arg-type]
+
+    def _same_types(self, body: Part, turn: Turn) -> bool:
+        settled = True
+        for c, x in zip(self.extra, turn.extra, strict=True):
+            settled &= self._fits(c, x, body)
+        if not turn.outcome.raised:
+            for k, p in enumerate(self.places):
+                settled &= self._place_fits(k, p, body)
+        carried = {id(c.handle) for c in self.handles}
+        for c in self.handles:
+            c.final = body.region.last(c.handle)  # type: ignore[arg-type]
+        for h, _ in body.region.written:
+            if id(h) not in carried:
+                self.handles.append(_Carry(Slot.of(h, "a tensor written in the loop"), handle=h))
+                settled = False
+        return settled
+
+    def _place_fits(self, k: int, p: Place, body: Part) -> bool:
+        tree, after = self.trees[k], body.after[k]
+        if tree is None:
+            return True
+        if _missing(after):
+            raise StagingError(
+                f"'{p.name}' has no value at the end of the loop at {self.facts.where}, but had one at its start"
+            )
+        leaves, spec = flatten(after)
+        if spec != tree[1]:
+            held = (
+                " (a list in a compiled loop cannot grow; use tj.scan, which stacks a row per turn)"
+                if isinstance(after, list | dict | set)
+                else ""
+            )
+            raise StagingError(
+                f"'{p.name}' is {described(self.before[k])} before a turn of the loop at {self.facts.where} and "
+                f"{described(after)} after it{held}"
+            )
+        settled = True
+        for i, (old, new) in enumerate(zip(tree[0], leaves, strict=True)):
+            c = self.carries.get((k, i))
+            if c is not None:
+                settled &= self._fits(c, new, body)
+            elif old is new or (_same_value(old, new) and repr(old) == repr(new)):
+                continue
+            else:
+                slot = Slot.of(old, p.name)
+                if slot.type is None or Slot.of(body.now(new), "").type is None:
+                    raise StagingError(
+                        f"'{p.name}' is {described(old)} before a turn of the loop at {self.facts.where} and "
+                        f"{described(new)} after it; only numbers and tensors can change in a compiled loop"
+                    )
+                self.carries[k, i] = c = _Carry(slot, k, i)
+                self._fits(c, new, body)
+                settled = False
+        return settled
+
+    def _fits(self, c: _Carry, new: Any, body: Part) -> bool:
+        c.final = new
+        if new is c.stand_in:
+            new = body.now(new)
+        s, t = c.slot, Slot.of(body.now(new), "")
+        assert s.type is not None
+        if t.type is None or t.type.shape != s.type.shape:
+            raise StagingError(
+                f"'{s.name}' is {s} before a turn of the loop at {self.facts.where} and {described(new)} after it; a "
+                f"variable of a compiled loop keeps its shape and kind (start it with what the body gives)"
+            )
+        if s.type.dtype.kind == "b" and t.type.dtype.kind == "b":
+            return True
+        dtype, weak = _together([s, t])
+        if (dtype, weak) == (s.type.dtype, s.weak):
+            return True
+        s.value = s.tensor(dtype)
+        s.value = core.as_number(s.value) if weak else s.value
+        s.type, s.weak = Type(s.type.shape, dtype), weak
+        return False
+
+    def condition(self, test: Callable[[], Any]) -> tuple[Part, Any] | None:
+        """The condition as a graph of its own; None if it has effects or changes variables."""
+        part = Part("cond", self.places)
+        saved = [(c, c.stand_in, c.node) for c in self.every]
+        for c in self.every:
+            c.stand_in = part.region.input(c.slot)
+        found: list[Any] = []
+
+        def f() -> None:
+            self.enter()
+            held = [p.get() for p in self.places]
+            found.append(test())
+            found.append(
+                all(p.get() is x for p, x in zip(self.places, held, strict=True) if not isinstance(p, Contents))
+            )
+
+        part.run(f, self.facts)
+        for c, stand_in, node in saved:
+            c.stand_in, c.node = stand_in, node
+        own = {id(c.handle) for c in self.handles}
+        written = any(id(h) not in own for h, _ in part.region.written)
+        if not found[1:] == [True] or written or part.has_effects or not isinstance(found[0], Tensor):
+            return None
+        return part, found[0]
+
+    # -- the op
+    def finish(self, body: Part, turn: Turn, test: Part | None) -> tuple[Outcome, Any]:
+        """The loop as one op. test: a body that gives the condition; None: `turn.go` does, from the second turn on.
+        Gives how the loop was left, and whether by a break."""
+        carries, o = self.every, turn.outcome
+        finals = [body.tensor(c.final, c.slot.type) for c in carries]  # type: ignore[arg-type]
+        starts = [c.slot.tensor() for c in carries]
+        bool_ = Type((), dtypes.bool_)
+        leaving: list[tuple[Any, Type]] = []
+        result_spec, weak = None, []
+        if test is None:
+            leaving.append((turn.go, bool_))
+            if not o.raised:
+                leaving += [(f, bool_) for f in (o.returned, o.broke)]
+            if o.returned is not False and not o.raised:
+                leaves, result_spec = flatten(o.value)
+                kinds = [Slot.of(body.now(x), "") for x in leaves]
+                if any(s.type is None for s in kinds):
+                    raise StagingError(
+                        f"the return inside the loop at {self.facts.where} gives {described(o.value)}; a compiled loop "
+                        f"can return numbers and tensors"
+                    )
+                leaving += [(x, s.type) for x, s in zip(leaves, kinds, strict=True)]  # type: ignore[misc]
+                weak = [s.weak for s in kinds]
+        for k, (x, type) in enumerate(leaving):
+            body.region.input(Slot(None, type, False, "leaving"))
+            finals.append(body.tensor(x, type))
+            starts.append(core.full(k == 0, type.shape, type.dtype))
+        regions = [body.region] if test is None else [body.region, test.region]
+        handles = _union(r.handles() for r in regions)
+        graph = body.region.graph(finals, handles)
+        if test is None:
+            condition = Part("cond", ())
+            ins = [condition.region.input(Slot(None, Type(t.shape, t.dtype), False, "")) for t in starts]
+            go = ins[len(carries)]
+        else:
+            condition, go = test, turn.go
+        with recording(condition.region.trace):
+            go = condition.region.trace.read(predicate(core.as_tensor(go)))
+        cond = condition.region.graph([go], handles)
+        results = apply(WHILE, (*starts, *handles), {"cond": cond, "body": graph})
+        self._deliver(body, results)
+        if test is not None:
+            return Outcome(), False
+        rest = list(results[len(carries) + 1 :])
+        if o.raised:
+            return Outcome(), False
+        returned = rest[0] if o.returned is not False else False
+        broke = rest[1] if o.broke is not False else False
+        value = UNSET
+        if returned is not False:
+            value = unflatten(result_spec, [core.as_number(x) if w else x for x, w in zip(rest[2:], weak, strict=True)])
+        if turn.endless and broke is False:
+            returned = True
+        elif turn.endless and returned is False:
+            broke = True
+        return Outcome(returned=returned, value=value), broke
+
+    def finish_scan(self, body: Part, length: int) -> None:
+        """The loop over rows as one op."""
+        carries = self.every
+        finals = [body.tensor(c.final, c.slot.type) for c in carries]  # type: ignore[arg-type]
+        starts = [c.slot.tensor() for c in carries]
+        handles = body.region.handles()
+        graph = body.region.graph(finals, handles)
+        attrs = {"body": graph, "length": length, "reverse": False, "carries": len(starts), "xs": len(self.rows)}
+        self._deliver(body, apply(SCAN, (*starts, *self.rows, *handles), attrs))
+
+    def _deliver(self, body: Part, results: Sequence[Tensor]) -> None:
+        """Put the last values where they belong."""
+        values = dict(zip(map(id, self.every), results, strict=False))
+        for k, (p, tree) in enumerate(zip(self.places, self.trees, strict=True)):
+            if tree is None:
+                if body.after and not _missing(body.after[k]):
+                    p.set(
+                        Undefined(
+                            p.name,
+                            f"it gets a value only inside the loop at {self.facts.where}, which may not run at all; "
+                            f"give it one before the loop",
+                        )
+                    )
+                continue
+            leaves = list(tree[0])
+            for i, x in enumerate(leaves):
+                c = self.carries.get((k, i))
+                if c is None:
+                    continue
+                found = values[id(c)]
+                if c.final is c.stand_in and type(x) is Tensor:  # the handle is still the same: at most written
+                    if c.stand_in._value is not c.node:
+                        core.rebind(x, found)
+                else:
+                    leaves[i] = core.as_number(found) if c.slot.weak else found
+            if any(a is not b for a, b in zip(leaves, tree[0], strict=True)):
+                p.set(unflatten(tree[1], leaves))
+        for c in self.handles:
+            core.rebind(c.handle, values[id(c)])  # type: ignore[arg-type]
+
+
+def _missing(x: Any) -> bool:
+    return x is UNSET or type(x) is Undefined
+
+
+__all__ = [
+    "Part",
+    "Facts",
+    "Loop",
+    "StagingError",
+    "Turn",
+    "branch",
+    "described",
+    "places_of",
+    "last_raise",
+    "predicate",
+]

@@ -1,0 +1,587 @@
+"""Python source -> Python source in which control flow goes through `operators.py`, which decides at run time.
+
+In: the syntax tree of a function. Out: a code object with the same parameters, closure variables, lines and columns.
+
+    if p: A                      def body(): nonlocal ...; A
+    else: B                      def orelse(): nonlocal ...; B
+                                 ag__.if_(p, body, orelse, ...)
+
+Branches and bodies become functions inside the function, sharing its variables as closure cells, so plain Python
+values keep plain Python meaning. A `return`, `break` or `continue` in them becomes a result (an outcome); then the rest
+of the block becomes a function too, which runs, or is traced, where the branch did not leave. `ag__` reaches the code
+as one more closure variable. Generators, coroutines, class bodies, and functions that look at their own frame
+(`locals()`, `eval`) stay as they are.
+
+Read next: `operators.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+RUNTIME = "ag__"
+PREFIX = "ag__"  # of every name made here
+_FRAME = frozenset(("locals", "vars", "dir", "eval", "exec"))  # calls that see the frame they stand in
+_UNTOUCHED = _FRAME | {"super", "globals", "isinstance", "issubclass", "hasattr", "type", "id", "getattr", "setattr"}
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTION_FLAGS = 0x0100_0000 | 0x0040_0000 | 0x0080_0000  # `from __future__ import annotations` and the like
+# Methods that change a container in place.
+_MUTATORS = frozenset(
+    (
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "clear",
+        "add",
+        "discard",
+        "update",
+        "setdefault",
+        "appendleft",
+        "popleft",
+        "popitem",
+        "sort",
+        "reverse",
+    )
+)
+
+
+def rewrite(node: ast.FunctionDef | ast.Lambda, original: types.CodeType) -> types.CodeType:
+    """The code of a function after the rewriting; its free variables are those of `original`, and `ag__`."""
+    holder: ast.stmt
+    class_name = _enclosing_class(original.co_qualname)
+    if isinstance(node, ast.Lambda):
+        new = _Rewriter(_Scope(node), class_name).lambda_(node)
+        holder = ast.Expr(new)
+    else:
+        node.decorator_list = []
+        node.returns = None
+        for a in _parameters(node.args):
+            a.annotation = None
+        holder = _Rewriter(_Scope(node), class_name).function(node)
+    defaults = holder.value.args if isinstance(holder, ast.Expr) else holder.args  # type: ignore[attr-defined]
+    defaults.defaults = [ast.Constant(None) for _ in defaults.defaults]
+    defaults.kw_defaults = [None if d is None else ast.Constant(None) for d in defaults.kw_defaults]
+    body: list[ast.stmt] = [holder]
+    if class_name:  # private names (`self.__x`) are spelled by the class they stand in
+        body = [_with_type_params(ast.ClassDef(class_name, [], [], body, []))]
+    free = sorted({*original.co_freevars, RUNTIME})
+    start: ast.stmt = ast.Assign([ast.Name(n, ast.Store()) for n in free], ast.Constant(None))
+    factory = _function_def("ag__factory", [], [start, *body])
+    module = ast.Module([factory], [])
+    ast.copy_location(factory, node)
+    ast.fix_missing_locations(module)
+    flags = original.co_flags & _FUNCTION_FLAGS
+    code = compile(module, original.co_filename, "exec", flags=flags, dont_inherit=True)
+    path = ["ag__factory", *([class_name] if class_name else []), original.co_name]
+    for name in path:
+        code = next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+    return _renamed(code, code.co_qualname, original.co_qualname, original.co_name)
+
+
+def _with_type_params(node: Any) -> Any:
+    """Python 3.12 has one more field."""
+    if "type_params" in node._fields:
+        node.type_params = []
+    return node
+
+
+def _renamed(code: types.CodeType, old: str, new: str, name: str) -> types.CodeType:
+    """Qualified names as in the original; what was made here goes by the name of the function it belongs to."""
+    made = code.co_name.startswith(PREFIX)
+    name = name if made else code.co_name
+    qualname = new if made else new + code.co_qualname.removeprefix(old)
+    consts = tuple(
+        _renamed(c, code.co_qualname, qualname, name) if isinstance(c, types.CodeType) else c for c in code.co_consts
+    )
+    return code.replace(co_name=name, co_qualname=qualname, co_consts=consts)
+
+
+def _enclosing_class(qualname: str) -> str:
+    parts = qualname.split(".")
+    for k in range(len(parts) - 2, -1, -1):
+        if parts[k] != "<locals>" and parts[k + 1] != "<locals>":
+            return parts[k]
+    return ""
+
+
+def _function_def(name: str, args: Sequence[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    arguments = ast.arguments([], [ast.arg(a) for a in args], None, [], [], None, [])
+    return _with_type_params(ast.FunctionDef(name, arguments, body, []))  # type: ignore[no-any-return]
+
+
+def _parameters(args: ast.arguments) -> list[ast.arg]:
+    more = [a for a in (args.vararg, args.kwarg) if a is not None]
+    return [*args.posonlyargs, *args.args, *args.kwonlyargs, *more]
+
+
+# -- what a piece of code does -----------------------------------------------------------------------------------------
+def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes that run in the same frame as `nodes` (comprehensions count: they may assign with :=)."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, _SCOPES):
+            if isinstance(node, ast.Lambda):
+                stack += [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
+            elif not isinstance(node, ast.ClassDef):
+                stack += [*node.decorator_list, *node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+            continue
+        stack += ast.iter_child_nodes(node)
+
+
+def assigned(nodes: Iterable[ast.AST]) -> list[str]:
+    """Names that `nodes` bind or unbind in their frame, in order of the alphabet."""
+    found: set[str] = set()
+    targets = set()  # of comprehensions: their own scope
+    every = list(_own(nodes))
+    for node in every:
+        if isinstance(node, _COMPREHENSIONS):
+            targets |= {id(n) for g in node.generators for n in ast.walk(g.target)}
+    for node in every:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in targets:
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(a.asname or a.name).split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            found.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            found.add(node.rest)
+    return sorted(found)
+
+
+def _path(node: ast.expr) -> tuple[str, ...] | None:
+    """`self.a.b` as ("self", "a", "b")."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return (node.id, *reversed(parts)) if isinstance(node, ast.Name) else None
+
+
+def changed_places(nodes: Iterable[ast.AST]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Attributes that `nodes` assign, and containers that they may change in place."""
+    attributes: set[tuple[str, ...]] = set()
+    containers: set[tuple[str, ...]] = set()
+    for node in _own(nodes):
+        target = None
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and (path := _path(node)):
+            attributes.add(path)
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            target = node.value
+            while isinstance(target, ast.Subscript):
+                target = target.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+            target = node.func.value
+        elif isinstance(node, ast.AugAssign):
+            target = node.target
+        if target is not None and (path := _path(target)):
+            containers.add(path)
+    return sorted(attributes), sorted(containers)
+
+
+def jumps(nodes: Iterable[ast.stmt], in_loop: bool = False) -> set[str]:
+    """Which of return, break, continue leave `nodes` (a break inside an inner loop does not)."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Return):
+            found.add("return")
+        elif isinstance(node, ast.Break | ast.Continue):
+            if not in_loop:
+                found.add("break" if isinstance(node, ast.Break) else "continue")
+        elif isinstance(node, ast.For | ast.While):
+            found |= jumps(node.body, True) | jumps(node.orelse, in_loop)
+        elif not isinstance(node, _SCOPES):
+            for block in _blocks(node):
+                found |= jumps(block, in_loop)
+    return found
+
+
+def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    """The statement lists inside a compound statement."""
+    found = [
+        getattr(node, name) for name in ("body", "orelse", "finalbody") if isinstance(getattr(node, name, 0), list)
+    ]
+    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        found.append(part.body)
+    return found
+
+
+def _leaves_conditionally(node: ast.stmt) -> bool:
+    """Whether a `with`, `try` or `match` holds an if or a loop that a jump may leave."""
+    for block in _blocks(node):
+        for inner in block:
+            if isinstance(inner, ast.If | ast.For | ast.While):
+                if jumps([inner]):
+                    return True
+            elif not isinstance(inner, _SCOPES) and _leaves_conditionally(inner):
+                return True
+    return False
+
+
+def _always_leaves(block: Sequence[ast.stmt]) -> bool:
+    """Whether a block cannot run to its end."""
+    last = block[-1] if block else None
+    if isinstance(last, ast.If):
+        return _always_leaves(last.body) and _always_leaves(last.orelse)
+    return isinstance(last, ast.Return | ast.Raise | ast.Break | ast.Continue)
+
+
+def _looks_at_frame(node: ast.FunctionDef | ast.Lambda) -> bool:
+    body = node.body if isinstance(node.body, list) else [node.body]
+    return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in _FRAME for n in _own(body))
+
+
+def _is_generator(node: ast.FunctionDef | ast.Lambda) -> bool:
+    body = node.body if isinstance(node.body, list) else [node.body]
+    return any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in _own(body))
+
+
+def _walrus(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.NamedExpr) for n in _own([node]))
+
+
+# -- the rewriting -----------------------------------------------------------------------------------------------------
+@dataclass
+class _Scope:
+    """One function of the user's."""
+
+    node: ast.FunctionDef | ast.Lambda
+    names: set[str] = field(default_factory=set)  # bound here
+    globals: set[str] = field(default_factory=set)
+    nonlocals: set[str] = field(default_factory=set)
+    in_body: bool = False  # inside a function made here
+    guarded: bool = False  # inside a try that has handlers
+    shared: set[str] = field(default_factory=set)  # names that functions made here assign
+
+    def __post_init__(self) -> None:
+        body = self.node.body if isinstance(self.node.body, list) else [self.node.body]
+        for n in _own(body):
+            if isinstance(n, ast.Global):
+                self.globals |= set(n.names)
+            elif isinstance(n, ast.Nonlocal):
+                self.nonlocals |= set(n.names)
+        self.parameters = [a.arg for a in _parameters(self.node.args)]
+
+    @property
+    def first(self) -> str:
+        args = [*self.node.args.posonlyargs, *self.node.args.args]
+        return args[0].arg if args else ""
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites the body of one function; nested functions get a rewriter of their own."""
+
+    def __init__(self, scope: _Scope, class_name: str = ""):
+        self.scope = scope
+        self.class_name = class_name  # the class that private names belong to
+
+    def _spelled(self, name: str) -> str:
+        """A name as the compiler spells it: private ones carry the class."""
+        private = self.class_name and name.startswith("__") and not name.endswith("__")
+        return f"_{self.class_name.lstrip('_')}{name}" if private else name
+
+    # -- functions
+    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """The function with a rewritten body. Decorators and defaults belong to the scope around it."""
+        if _is_generator(node) or _looks_at_frame(node):
+            return node
+        scope = self.scope
+        body = list(node.body)
+        docstring = []
+        if (
+            isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+            and isinstance(body[0].value.value, str)
+        ):
+            docstring = [body.pop(0)]
+        new = self.block(body)
+        head: list[ast.stmt] = []
+        if scope.globals:
+            head.append(ast.Global(sorted(scope.globals)))
+        if scope.nonlocals:
+            head.append(ast.Nonlocal(sorted(scope.nonlocals)))
+        made_local = scope.shared - scope.globals - scope.nonlocals - set(scope.parameters)
+        if made_local:  # bound by functions inside only: this makes them variables of this one, and runs nothing
+            store: ast.stmt = ast.Assign([ast.Name(n, ast.Store()) for n in sorted(made_local)], ast.Constant(None))
+            head.append(ast.If(ast.Constant(False), [store], []))
+        for statement in head:
+            ast.copy_location(statement, node)
+            statement.lineno = statement.end_lineno = node.body[0].lineno
+            ast.fix_missing_locations(statement)
+        node.body = [*docstring, *head, *(new or [ast.copy_location(ast.Pass(), node)])]
+        return node
+
+    def lambda_(self, node: ast.Lambda) -> ast.Lambda:
+        if not (_is_generator(node) or _looks_at_frame(node)):
+            node.body = self.visit(node.body)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        node.args = self.generic_visit(node.args)  # type: ignore[assignment]
+        return _Rewriter(_Scope(node), self.class_name).lambda_(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.decorator_list = [self.visit(d) for d in node.decorator_list]
+        node.args.defaults = [self.visit(d) for d in node.args.defaults]
+        node.args.kw_defaults = [None if d is None else self.visit(d) for d in node.args.kw_defaults]
+        return _Rewriter(_Scope(node), self.class_name).function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        saved, self.class_name = self.class_name, node.name
+        node.body = [self.visit(s) if isinstance(s, ast.FunctionDef | ast.ClassDef) else s for s in node.body]
+        self.class_name = saved
+        return node
+
+    # -- blocks
+    def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """A list of statements. After one that may leave it by a jump, the rest becomes a function."""
+        out: list[ast.stmt] = []
+        for k, node in enumerate(statements):
+            rest = statements[k + 1 :]
+            control = isinstance(node, ast.If | ast.For | ast.While)
+            held = isinstance(node, ast.With | ast.Try | ast.Match | getattr(ast, "TryStar", ast.Try))
+            leaves = bool(jumps([node])) if control else held and bool(rest) and _leaves_conditionally(node)
+            if control or (held and leaves):
+                out += self.site(node, rest if leaves else (), leaves)
+                if leaves:
+                    return out
+            else:
+                new = self.visit(node)
+                out += new if isinstance(new, list) else [] if new is None else [new]
+        return out
+
+    def site(self, node: Any, rest: Sequence[ast.stmt], leaves: bool) -> list[ast.stmt]:
+        """A statement that `operators.py` runs, and what follows it in its block."""
+        made: list[ast.stmt] = []
+        parts: list[ast.stmt] = [node, *rest]
+        spelled = self._spelled
+        names = tuple(spelled(n) for n in assigned(parts) if not n.startswith(PREFIX))
+        attributes, containers = (tuple(tuple(map(spelled, p)) for p in places) for places in changed_places(parts))
+        absorbs = isinstance(node, ast.If) and (_always_leaves(node.body) or _always_leaves(node.orelse))
+        facts = names, attributes, containers, node.lineno, self.scope.guarded, absorbs
+        if isinstance(node, ast.If):
+            first = [self.visit(node.test)]
+            first += [self.made(made, "ag__body", node.body, node), self.made(made, "ag__else", node.orelse, node)]
+            form = "if_"
+        elif isinstance(node, ast.While):
+            test = ast.copy_location(ast.Return(node.test), node.test)
+            first = [
+                self.made(made, "ag__test", [test], node, plain=True),
+                self.made(made, "ag__body", node.body, node),
+            ]
+            first += [self.made(made, "ag__else", node.orelse, node)]
+            form = "while_"
+        elif isinstance(node, ast.For):
+            item = ast.copy_location(ast.Name("ag__item", ast.Load()), node.target)
+            take = ast.copy_location(ast.Assign([node.target], item), node.target)
+            first = [self.visit(node.iter), self.made(made, "ag__body", [take, *node.body], node, ["ag__item"])]
+            first += [self.made(made, "ag__else", node.orelse, node)]
+            form = "for_"
+        else:
+            first = [self.made(made, "ag__body", [node], node, raw=True)]
+            form = "block"
+        first.append(self.made(made, "ag__rest", rest, rest[0] if rest else node))
+        call: ast.expr = self.runtime(node, form, *first, _literal(facts))
+        if not leaves:
+            return [*made, ast.copy_location(ast.Expr(call), node)]
+        outcome = ast.Name("ag__outcome", ast.Store())
+        value: ast.expr = ast.Name("ag__outcome", ast.Load())
+        if not self.scope.in_body:
+            value = self.runtime(node, "result", value)
+        there = ast.Compare(ast.Name("ag__outcome", ast.Load()), [ast.IsNot()], [ast.Constant(None)])
+        keep: list[ast.stmt] = [ast.Assign([outcome], call), ast.If(there, [ast.Return(value)], [])]
+        return [*made, *(ast.fix_missing_locations(ast.copy_location(s, node)) for s in keep)]
+
+    def made(
+        self,
+        out: list[ast.stmt],
+        name: str,
+        body: Sequence[ast.stmt],
+        at: ast.stmt,
+        args: Sequence[str] = (),
+        plain: bool = False,
+        raw: bool = False,
+    ) -> ast.expr:
+        """Append the function that holds `body`; gives its name, or None if there is nothing in it.
+
+        plain: a `return` is what the function gives. raw: the statement itself is not a site again.
+        """
+        if not body:
+            return ast.copy_location(ast.Constant(None), at)
+        scope = self.scope
+        names = set(assigned(body))
+        names = {n for n in names if not n.startswith(PREFIX)}
+        scope.shared |= names
+        saved, scope.in_body = scope.in_body, True
+        new: list[ast.stmt]
+        if plain:
+            new = [ast.copy_location(ast.Return(self.visit(body[0].value)), body[0])]  # type: ignore[attr-defined]
+        elif raw:
+            new = [self.visit(body[0])]
+        else:
+            new = self.block(body)
+        scope.in_body = saved
+        head: list[ast.stmt] = []
+        if names & scope.globals:
+            head.append(ast.Global(sorted(names & scope.globals)))
+        if names - scope.globals:
+            head.append(ast.Nonlocal(sorted(names - scope.globals)))
+        function = _function_def(name, args, [*head, *(new or [ast.Pass()])])
+        ast.copy_location(function, at)
+        for s in head:
+            ast.copy_location(s, at)
+        out.append(ast.fix_missing_locations(function))
+        return ast.copy_location(ast.Name(name, ast.Load()), at)
+
+    def runtime(self, at: ast.AST, name: str, *args: ast.expr) -> ast.Call:
+        """A call of an operator."""
+        function = ast.copy_location(ast.Attribute(ast.Name(RUNTIME, ast.Load()), name, ast.Load()), at)
+        call = ast.copy_location(ast.Call(function, list(args), []), at)
+        first = [function, call] if isinstance(at, ast.stmt) else [function]
+        for node in first:  # a traceback shows the first line: the header of a statement
+            node.end_lineno, node.end_col_offset = node.lineno, node.col_offset
+        return ast.fix_missing_locations(call)
+
+    # -- statements
+    def visit_If(self, node: ast.If) -> Any:
+        return self.block([node])
+
+    visit_While = visit_For = visit_If  # type: ignore[assignment]
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        node.items = [self.visit(i) for i in node.items]
+        node.body = self.block(node.body)
+        return node
+
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        saved = self.scope.guarded
+        self.scope.guarded = saved or bool(node.handlers)
+        node.body = self.block(node.body)
+        self.scope.guarded = saved
+        for h in node.handlers:
+            if h.type is not None:
+                h.type = self.visit(h.type)
+            h.body = self.block(h.body)
+        node.orelse, node.finalbody = self.block(node.orelse), self.block(node.finalbody)
+        return node
+
+    visit_TryStar = visit_Try  # type: ignore[assignment]
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        node.subject = self.visit(node.subject)
+        for case in node.cases:
+            if case.guard is not None:
+                case.guard = self.visit(case.guard)
+            case.body = self.block(case.body)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        value = self.visit(node.value) if node.value is not None else None
+        if self.scope.in_body:
+            value = self.runtime(node, "Return", value or ast.copy_location(ast.Constant(None), node))
+        node.value = value
+        return node
+
+    def visit_Break(self, node: ast.Break) -> ast.AST:
+        return self._jump(node, "BREAK")
+
+    def visit_Continue(self, node: ast.Continue) -> ast.AST:
+        return self._jump(node, "CONTINUE")
+
+    def _jump(self, node: ast.stmt, name: str) -> ast.AST:
+        value = ast.Attribute(ast.Name(RUNTIME, ast.Load()), name, ast.Load())
+        return ast.fix_missing_locations(ast.copy_location(ast.Return(value), node))
+
+    def visit_Global(self, node: ast.Global) -> ast.AST:  # declared at the top of the function
+        return ast.copy_location(ast.Pass(), node)
+
+    visit_Nonlocal = visit_Global  # type: ignore[assignment]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if not isinstance(node.target, ast.Name) or not node.simple:
+            return self.generic_visit(node)
+        if node.value is None:
+            if not self.scope.in_body:
+                return node
+            return ast.copy_location(ast.Pass(), node)
+        # a variable that functions inside share cannot be annotated there; the annotation is not evaluated anyway
+        return ast.copy_location(ast.Assign([node.target], self.visit(node.value)), node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        test = self.visit(node.test)
+        message = self.visit(node.msg) if node.msg is not None else None
+        if _walrus(node):
+            node.test, node.msg = test, message
+            return node
+        node.test = self.runtime(node.test, "assert_", test, self.thunk(message) if message else ast.Constant(None))
+        node.msg = message
+        return ast.fix_missing_locations(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if node.exc is not None:
+            node.exc = self.runtime(node.exc, "raised", self.visit(node.exc))
+        if node.cause is not None:
+            node.cause = self.visit(node.cause)
+        return node
+
+    # -- expressions
+    def thunk(self, value: ast.expr) -> ast.expr:
+        arguments = ast.arguments([], [], None, [], [], None, [])
+        return ast.copy_location(ast.Lambda(arguments, value), value)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        if _walrus(node.body) or _walrus(node.orelse):
+            return self.generic_visit(node)
+        body, orelse = self.visit(node.body), self.visit(node.orelse)
+        return self.runtime(node, "if_exp", self.visit(node.test), self.thunk(body), self.thunk(orelse))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        if any(_walrus(v) for v in node.values[1:]):
+            return self.generic_visit(node)
+        values = [self.visit(v) for v in node.values]
+        name = "and_" if isinstance(node.op, ast.And) else "or_"
+        return self.runtime(node, name, values[0], *map(self.thunk, values[1:]))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return self.runtime(node, "not_", node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        walrus = any(_walrus(c) for c in node.comparators[1:])
+        self.generic_visit(node)
+        if walrus or (len(node.ops) == 1 and not isinstance(node.ops[0], ast.In | ast.NotIn)):
+            return node
+        ops = ast.Constant(" ".join(type(op).__name__ for op in node.ops))
+        first, *more = node.comparators
+        return self.runtime(node, "compare", ops, node.left, first, *map(self.thunk, more))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        f = node.func
+        if isinstance(f, ast.Name) and f.id == "super" and not node.args and self.scope.first:
+            # a function made here has no first argument, which super() would look for
+            node.args = [ast.Name("__class__", ast.Load()), ast.Name(self.scope.first, ast.Load())]
+            return ast.fix_missing_locations(node)
+        if not (isinstance(f, ast.Name) and f.id in _UNTOUCHED):
+            node.func = self.runtime(f, "call", f)
+        return node
+
+
+def _literal(value: Any) -> ast.expr:
+    """A tuple of constants as an expression."""
+    if isinstance(value, tuple):
+        return ast.Tuple([_literal(v) for v in value], ast.Load())
+    return ast.Constant(value)
