@@ -298,13 +298,13 @@ class _Writer:
             with f.when(transposed != 0):
                 with _Steps(f, 0, k, lanes) as p:
                     deep = self._lanes_below(f, k - p)
-                    with _Steps(f, 0, columns, lanes) as v:
+                    with _Steps(f, 0, columns, lanes) as edge:
                         square = []
                         for lane in range(lanes):
-                            mask = f.builder.select((v + lane < left).value, deep, none)
-                            square.append(self._load(f, source + b_column * (v + lane) + p * size, mask))
+                            mask = f.builder.select((edge + lane < left).value, deep, none)
+                            square.append(self._load(f, source + b_column * (edge + lane) + p * size, mask))
                         for lane, value in enumerate(self._turned(f, square)):
-                            self._store(f, value, target + (p + lane) * (columns * size) + v * size)
+                            self._store(f, value, target + (p + lane) * (columns * size) + edge * size)
         f.ret()
 
     def _turned(self, f: Code, rows: list[ir.Value]) -> list[ir.Value]:

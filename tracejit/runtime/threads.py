@@ -6,8 +6,9 @@ A launch cuts its items into chunks (by size only, so results do not depend on t
 64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by
 one has a chunk, the caller too; the launch is over when all chunks are *finished*, so a worker that wakes late delays
 nobody. Workers look for tickets for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they
-cost nothing. One launch runs on the pool at a time; a caller that finds it busy does its items alone. A forked child
-has no pool and runs serially, until it asks for another number of threads.
+cost nothing; woken on their caller's processor, they move to another. One launch runs on the pool at a time; a caller
+that finds it busy does its items alone. A forked child has no pool and runs serially, until it asks for another number
+of threads.
 
 Read next: `executor.py` (who launches).
 """
@@ -138,8 +139,8 @@ def _emit_take(module: ir.Module, post: Code) -> Code:
 
 
 def _emit_move(module: ir.Module) -> Code:
-    """Have a worker leave the processor of its caller, where it would only run when the caller does not. Systems put who
-    is woken near who wakes, and on a busy machine leave it there."""
+    """Have a worker leave the processor of its caller, where it would only run when the caller does not. Systems put
+    who is woken near who wakes, and on a busy machine leave it there."""
     f = Code(module, "move", 1)
     (pool,) = f.args
     if sys.platform == "linux":
