@@ -61,7 +61,9 @@ def elements_per_item(step: Gemm, launch: Launch) -> int:
 def items_per_row(step: Gemm, launch: Launch) -> int:
     """How many items of the launch make up one row of the product; 0 if it does not go row by row."""
     k = launch.kernel
-    if k.serial or k.tiled or launch.sites or (k.inner and k.vector == "outer") or not step.m or not step.n or 0 in step.batch:
+    if k.serial or k.tiled or launch.sites or (k.inner and k.vector == "outer"):
+        return 0
+    if not step.m or not step.n or 0 in step.batch:
         return 0
     size = math.prod(step.batch) * step.m * step.n
     walk = tuple(math.prod(launch.extents[d + 1:]) for d in range(k.rank))
