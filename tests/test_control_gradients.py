@@ -169,7 +169,7 @@ def test_what_no_gradient_reaches_gets_none() -> None:
 def test_forward_mode(f: Any, args: Any) -> None:
     wanted = values(tj.jvp(f, args, args))
     fast = tj.function(f)
-    for way in (lambda: tj.jvp(fast, args, args), lambda: tj.function(lambda *a: tj.jvp(f, a, a))(*args)):
+    for way in (lambda: tj.jvp(fast, args, args), lambda: tj.function(lambda *xs: tj.jvp(f, xs, xs))(*args)):
         for a, b in zip(values(way()), wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9)
 

@@ -43,6 +43,7 @@ from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtin
 from tracejit.trace.autograph.convert import convert
 from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
 from tracejit.trace.captures import Reach
+from tracejit.trace.passes.control import control
 from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
 from tracejit.trace.passes.dissolve import dissolve, settle
@@ -58,8 +59,8 @@ from tracejit.trace.tracer import LOCK
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
-PASSES: tuple[Pass, ...] = (dissolve, fold, simplify, vectors, cse, dce, settle)
-FAST_PASSES: tuple[Pass, ...] = (dissolve, fold, simplify_fast, vectors, cse, dce, settle)  # with fastmath
+PASSES: tuple[Pass, ...] = (control, dissolve, fold, simplify, vectors, cse, control, dce, settle)
+FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 
 
 def _runtime() -> tuple[Any, type[Program]]:

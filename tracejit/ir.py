@@ -226,6 +226,27 @@ def with_subgraphs(attrs: Mapping[str, Any], change: Callable[[Graph], Graph]) -
     return {name: changed(value) for name, value in attrs.items()}
 
 
+def map_subgraphs(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
+    """The graph with every graph inside its control nodes changed (itself if it has none)."""
+    if not any(subgraphs(n) for n in graph.nodes):
+        return graph
+    changed: dict[Graph, Graph] = {}
+    new: dict[Node, Node] = {}
+
+    def once(g: Graph) -> Graph:
+        if g not in changed:
+            changed[g] = change(g)
+        return changed[g]
+
+    for node in graph.nodes:
+        attrs = with_subgraphs(node.attrs, once) if subgraphs(node) else node.attrs
+        inputs = tuple([new.get(i, i) for i in node.inputs])
+        if attrs is not node.attrs or any(a is not b for a, b in zip(inputs, node.inputs)):
+            new[node] = Node(node.op, inputs, attrs, node.type, node.where, node.name)
+    nodes = tuple([new.get(n, n) for n in graph.nodes])
+    return Graph(graph.inputs, nodes, tuple([new.get(n, n) for n in graph.outputs]), graph.name, graph.notes)
+
+
 def has_effects(node: Node) -> bool:
     """Whether a node must stay, and stay apart, even if nothing reads it: prints and callbacks, in subgraphs too."""
     return node.op.stateful or any(has_effects(n) for g in subgraphs(node) for n in g.nodes)
