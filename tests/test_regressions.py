@@ -210,3 +210,35 @@ def test_logaddexp2_of_an_integer_and_a_double(other: str) -> None:
 def test_percentile_of_a_traced_number() -> None:
     a = np.random.default_rng(0).normal(size=101)
     assert np.allclose(tj.function(tj.percentile)(a, 33), np.percentile(a, 33), rtol=1e-14, atol=0)
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: tj.where(v > 0, v * tj.log(v), 0.0),
+        lambda v: tj.where(v > 0, 1 / v, 0.0),
+        lambda v: tj.where(v > 0, tj.log(v) ** 2, 0.0),
+        lambda v: tj.where(v > 0, tj.sqrt(v) * tj.sqrt(v), 0.0),
+        lambda v: tj.where(v != 0, tj.sin(v) / v, 0.0),
+        lambda v: tj.where(v > 0, tj.exp(1 / v) * v, 0.0),
+        lambda v: tj.where(v > 0, tj.cumprod(tj.stack([v, v / v]))[1], 0.0),
+        lambda v: tj.where(v > 0, tj.prod(tj.stack([v, v / v])), 0.0),
+        lambda v: tj.where(v > 0, tj.var(tj.stack([1 / v, v])), 0.0),
+        lambda v: tj.where(v > 0, tj.logsumexp(tj.stack([v / v, v])), 0.0),
+        lambda v: tj.where(v > 0, tj.atan2(v, v) * tj.log(v), 0.0),
+    ],
+)
+def test_a_branch_not_taken_gives_zero_at_every_order(f: Any) -> None:
+    derivative = f
+    for _ in range(3):
+        derivative = tj.grad(derivative)
+        assert float(derivative(0.0)) == 0 and float(tj.function(derivative)(0.0)) == 0
+
+
+@pytest.mark.parametrize("order", [0.5, 1, 1.5, 2, 3, np.inf])
+def test_norms_with_zeros_among_the_elements(order: float) -> None:
+    for at in ([0.0, 0.0, 0.0], [0.0, 2.0, 0.0]):
+        gradient = tj.grad(lambda v: tj.linalg.vector_norm(v, ord=order))
+        for g in (gradient, tj.function(gradient)):
+            assert np.array_equal(np.asarray(g(tj.asarray(at)))[[0, 2]], [0, 0])

@@ -15,6 +15,7 @@ import pytest
 import tracejit as tj
 from tracejit.ir import Graph, Type
 from tracejit.ops import core
+from tracejit.ops import elementwise as ew
 from tracejit.tensor import evaluate, recording, wrap
 from tracejit.trace.passes import simplify as module
 from tracejit.trace.passes.dce import dce
@@ -188,6 +189,9 @@ F = "float32"
     (lambda a: core.MUL_ZERO(a, core.full(2.0, a.shape, a.dtype)), [((3,), F)], ["full", "multiply"]),
     (lambda a: core.MUL_ZERO(a, core.full(float("inf"), a.shape, a.dtype)), [((3,), F)], ["full", "mul_zero"]),
     (lambda a: core.MUL_ZERO(core.full(0.0, a.shape, a.dtype), a), [((3,), F)], ["full"]),
+    (lambda a: ew.mul_zeros(a, core.full(2.0, a.shape, a.dtype)), [((3,), F)], ["full", "multiply"]),
+    (lambda a: ew.mul_zeros(core.full(float("inf"), a.shape, a.dtype), a), [((3,), F)], ["full", "mul_zero"]),
+    (lambda a: ew.mul_zeros(a, core.full(0.0, a.shape, a.dtype)), [((3,), F)], ["full"]),
     (lambda a: tj.negative(-(a * 1 + -0.0)) - 0, [((3,), F)], []),
     (lambda a: a + 0, [((3,), F)], ["full", "add"]),
     (lambda a: a - (-(a * -1)), [((3,), F)], ["subtract"]),
@@ -220,7 +224,8 @@ def test_fastmath_turns_rules_on() -> None:
 
 
 def test_every_move_is_tried_above() -> None:
-    tried = {"reshape", "transpose", "broadcast_to", "slice", "concat", "cast", "where", "divide", "mul_zero"}
+    tried = {"reshape", "transpose", "broadcast_to", "slice", "concat", "cast", "where", "divide", "mul_zero",
+             "mul_zeros"}
     assert set(MOVES) == tried
 
 

@@ -61,7 +61,8 @@ def _recurrence_eager(a: np.ndarray, b: np.ndarray, *, axis: int, reverse: bool)
     factors, terms, results = (np.moveaxis(_backwards(x, axis, reverse), axis, 0) for x in (a, b, out))
     previous = np.zeros(terms.shape[1:], b.dtype)
     for i in range(len(terms)):
-        previous = factors[i] * previous + terms[i]
+        # an exact zero, which carries no gradient, wins over a factor that is inf or nan
+        previous = np.where(previous == 0, previous, factors[i] * previous) + terms[i]
         results[i] = previous
     return out
 

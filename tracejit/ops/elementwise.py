@@ -9,7 +9,7 @@ Read next: `comparison.py` (tests and bits), `special.py` (exponentials, trigono
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,11 +89,32 @@ expose(astype, method=True)
 
 # -- the multiplication that carries cotangents ------------------------------------------------------------------------
 # mul_zero(g, p) is g * p with an exact zero of g winning over nan and inf of p, so that a masked or singular point
-# gives a zero gradient; its own derivative is the ordinary one, so second derivatives are right.
+# gives a zero gradient. Its own derivative is the ordinary one, so second derivatives are right; there too the zero of
+# g wins, over an infinite cotangent that comes back from a singular p.
 mul_zero = elementwise(
     "mul_zero", arity=2, dtype=same, eager=lambda g, p: np.where(g == 0, np.zeros((), g.dtype), g * p),
-    scalar=lambda g, p: scalar.select(g == 0, 0, _product(g, p)), partials=lambda y, g, p: (p, g), domain=(-2, 2),
+    scalar=lambda g, p: scalar.select(g == 0, 0, _product(g, p)), domain=(-2, 2),
+    vjp=lambda c, y, g, p: (mul_zero(c, _conjugate(p)), mul_zeros(c, _conjugate(g))),
+    jvp=lambda t, y, g, p: _sum_of(_of(mul_zero, t[0], p), _of(mul_zeros, t[1], g)),
     doc="g * p, and exactly 0 where g is 0, whatever p is (the multiplication of reverse-mode derivatives).")
+mul_zeros = elementwise(
+    "mul_zeros", arity=2, dtype=same, eager=lambda x, y: np.where((x == 0) | (y == 0), np.zeros((), x.dtype), x * y),
+    scalar=lambda x, y: scalar.select((x == 0) | (y == 0), 0, _product(x, y)), domain=(-2, 2),
+    vjp=lambda c, z, x, y: (mul_zeros(c, _conjugate(y)), mul_zeros(c, _conjugate(x))),
+    jvp=lambda t, z, x, y: _sum_of(_of(mul_zeros, t[0], y), _of(mul_zeros, t[1], x)),
+    doc="x * y, and exactly 0 where either is 0 (the derivative of mul_zero).")
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    return conj(x) if x.dtype.kind == "c" else x
+
+
+def _of(product: Callable[..., Tensor], t: Tensor | None, x: Tensor) -> Tensor | None:
+    return None if t is None else product(t, x)
+
+
+def _sum_of(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+    return y if x is None else x if y is None else add(x, y)
 
 
 def _product(x: Scalar, y: Scalar) -> Scalar:
@@ -238,7 +259,7 @@ abs = elementwise("abs", arity=1, dtype=real_result, eager=np.abs, numpy=(np.abs
 
 
 def _along_sign(g: Tensor, x: Tensor) -> Tensor:
-    return mul_zero(_complex_like(g, x), sign(x))
+    return mul_zeros(_complex_like(g, x), sign(x))
 
 
 def _sign_vjp(g: Tensor, y: Tensor, x: Tensor) -> Tensor | None:

@@ -32,6 +32,7 @@ from tracejit.ops.elementwise import (
     fmin,
     maximum,
     minimum,
+    mul_zero,
     multiply,
     negative,
     positive,
@@ -327,6 +328,17 @@ def _mul_zero(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Ten
     return multiply(*map(wrap, inputs)) if p is not None and np.isfinite(p) else None
 
 
+def _mul_zeros(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Tensor | None:
+    """x * y where a zero of either wins: an ordinary product with a finite number, `mul_zero` with another one."""
+    by = next((v for v in map(_literal, inputs) if v is not None), None)
+    if by is None:
+        return None
+    if by == 0:
+        return core.full(0, type.shape, type.dtype)
+    x, y = map(wrap, inputs)
+    return multiply(x, y) if np.isfinite(by) else mul_zero(*((x, y) if _literal(inputs[1]) is not None else (y, x)))
+
+
 MOVES: dict[str, Move] = {
     "reshape": _reshape,
     "transpose": _transpose,
@@ -337,4 +349,5 @@ MOVES: dict[str, Move] = {
     "where": _where,
     "divide": _divide,
     "mul_zero": _mul_zero,
+    "mul_zeros": _mul_zeros,
 }
