@@ -508,27 +508,29 @@ class _Lowering:
             )
         ]
 
-    def _launch(self, unit: Cluster, stored: set[Node], written_out: bool = False) -> Launch:
-        """The kernel of a cluster. A last dim of few elements that cannot be walked together with others is written
-        out, so that vectors run along another."""
-        writer = loops.Writer(
-            self.placement,
-            self.buffer_of,
-            self.buffers,
-            self.options,
-            unit.space,
-            unit.axes or (),
-            {node: unit.coords_of(node) for node in unit.nodes},
-            written_out,
-        )
-        for node in unit.nodes:
-            writer.root(node, node in stored)
-        launch = writer.launch()
-        few = len(unit.space) - 1
-        if written_out or few < 1 or unit.space[few] not in FEW or few in (unit.axes or ()):
-            return launch
-        small = len(unit.folded) * unit.space[few] <= KERNEL_COST
-        return self._launch(unit, stored, True) if small and (few,) in writer.groups else launch
+    def _launch(self, unit: Cluster, stored: set[Node]) -> Launch:
+        """The kernel of a cluster. Dims that a reshape would have divided are split; a last dim of few elements that
+        cannot be walked together with others is written out, so that vectors run along another."""
+        space, axes = unit.space, unit.axes or ()
+
+        def write(factors: dict[int, tuple[int, ...]], written_out: bool = False) -> tuple[loops.Writer, Launch]:
+            coords = {node: unit.coords_of(node) for node in unit.nodes}
+            writer = loops.Writer(
+                self.placement, self.buffer_of, self.buffers, self.options, space, axes, coords, factors, written_out
+            )
+            for node in unit.nodes:
+                writer.root(node, node in stored)
+            return writer, writer.launch()
+
+        writer, launch = write({})
+        factors = writer.factors()
+        if factors:
+            writer, launch = write(factors)
+        last = len(space) - 1
+        if last > 0 and space[last] in FEW and last not in axes and (len(writer.space) - 1,) in writer.groups:
+            if len(unit.folded) * space[last] <= KERNEL_COST:
+                launch = write(factors, True)[1]
+        return launch
 
     def _control(self, node: Node, results: list[int]) -> list[Step]:
         """Branches and loops take contiguous buffers: inputs that are laid out in another way are copied first."""

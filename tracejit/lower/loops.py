@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from tracejit.lower.access import (
     squeezed,
     terms_of,
 )
-from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, flatten
+from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, dim, flatten
 from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Stage, Store, View
 from tracejit.lower.plan import Buffer
 from tracejit.lower.scalar import Builder, Complex, Stmt, Value
@@ -117,11 +118,12 @@ class Writer:
         space: tuple[int, ...],
         axes: tuple[int, ...],
         roots: Mapping[Node, Coords] = {},
+        factors: Mapping[int, tuple[int, ...]] = {},
         written_out: bool = False,
     ):
         self.placement, self.buffer_of, self.buffers, self.options = placement, buffer_of, buffers, options
         self.few = Dim(len(space) - 1, space[-1]) if written_out else None
-        self.space, self.axes = space[:-1] if written_out else space, axes
+        self._split(space, axes, factors)
         self.roots = {node: self._copies(coords) for node, coords in roots.items()}
         self.builder = Builder()
         self.reads: list[_Touch] = []
@@ -139,15 +141,51 @@ class Writer:
         self.numbers: dict[Any, Value] = {}
 
     # -- roots ------------------------------------------------------------------------------------------------------
+    def _split(self, space: tuple[int, ...], axes: tuple[int, ...], factors: Mapping[int, tuple[int, ...]]) -> None:
+        """The dims of the loops: those of `space`, some in factors, but not the one that is written out."""
+        loops: list[int] = []
+        folded: list[int] = []
+        self.place_of: dict[int, Index] = {}  # a dim of `space` in terms of the loops
+        for d, n in enumerate(space):
+            if self.few is not None and d == self.few.number:
+                continue
+            at = Index()
+            for size in factors.get(d, (n,)):
+                at = at * size + dim(len(loops), size)
+                folded += [len(loops)] if d in axes else []
+                loops.append(size)
+            self.place_of[d] = at
+        self.space, self.axes = tuple(loops), tuple(folded)
+
     def _copies(self, coords: Coords) -> tuple[Coords, ...]:
-        """The coordinates to be written: one for each value of a dim that is written out."""
+        """Coordinates in terms of the loops: one copy for each value of a dim that is written out."""
         few = self.few
+
+        def copy(k: int) -> Coords:
+            return tuple(c.substitute(lambda d: Index((), k) if d == few else self.place_of[d.number]) for c in coords)
+
         if few is None or not any(few == atom for c in coords for atom, _ in c.terms):
-            return (coords,)
-        return tuple(
-            tuple(c.substitute(lambda d: Index((), k) if d == few else Index(((d, 1),))) for c in coords)  # noqa: B023
-            for k in range(few.extent)
-        )
+            return (copy(0),)
+        return tuple(map(copy, range(few.extent)))
+
+    def factors(self) -> dict[int, tuple[int, ...]]:
+        """Dims whose loops in these factors would need fewer divisions (of positions, after a reshape)."""
+        cuts: dict[Dim, set[int]] = {}
+        for atom in (atom for index in self.indices for atom, _ in index.terms):
+            for d, step in atom.index.terms if isinstance(atom, Quotient | Remainder) else ():
+                if isinstance(d, Dim) and 0 < step < atom.by and atom.by % step == 0:
+                    inner = atom.by // step
+                    if inner < d.extent and d.extent % inner == 0:
+                        cuts.setdefault(d, set()).add(inner)
+        found = {}
+        for d, sizes in cuts.items():
+            chain = [1]
+            for size in sorted(sizes):
+                if size % chain[-1] == 0:
+                    chain.append(size)
+            chain.append(d.extent)
+            found[d.number] = tuple(big // small for small, big in pairwise(chain))[::-1]
+        return found
 
     def root(self, node: Node, store: bool) -> None:
         """Compute a root; keep it in its buffer if somebody else needs it."""
