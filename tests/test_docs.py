@@ -40,7 +40,8 @@ def run_document(document: Path) -> int:
     for line, text in blocks(document):
         count += 1
         if text.startswith(">>>"):
-            test = doctest.DocTestParser().get_doctest(text, module.__dict__, document.name, str(document), line - 1)
+            name = f"{document.name}, line {line}"  # one for each block, so that sources are told apart
+            test = doctest.DocTestParser().get_doctest(text, module.__dict__, name, str(document), line - 1)
             report: list[str] = []
             runner.run(test, out=report.append, clear_globs=False)
             module.__dict__.update(test.globs)
