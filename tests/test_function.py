@@ -433,7 +433,7 @@ def test_reasons_name_argument_old_new_and_line() -> None:
 
 
 def test_a_warning_after_many_traces() -> None:
-    f = tj.function(lambda a: a + 1, name="many")
+    f = tj.function(lambda a: a + len(a), name="many")  # the length is needed
     with pytest.warns(UserWarning, match=f"many has been traced {WARN_TRACES} times; the last reason: argument 'a'"):
         for n in range(WARN_TRACES + 3):
             f(tj.ones(n + 1))
@@ -474,7 +474,7 @@ def test_the_cache_is_bounded_and_can_be_cleared() -> None:
         for n in range(MAX_KEYS + 20):
             same(f(tj.ones(n)), np.full(n, 2))
     info = f.cache_info()
-    assert info.size == MAX_KEYS and info.traces == MAX_KEYS + 20
+    assert info.size == MAX_KEYS and info.traces <= 3
     f.cache_clear()
     assert f.cache_info().size == 0
     same(f(x()), [2, 3, 4])

@@ -20,12 +20,10 @@ import functools
 import inspect
 import reprlib
 import sys
-import threading
 import time
 import traceback
 import warnings
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +32,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.config import Options
+from tracejit.dims import Dim, Scope
 from tracejit.errors import boundary, last_user_line, tidy, user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
@@ -42,6 +41,7 @@ from tracejit.tensor import Tensor, state, wrap
 from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtins for traced values register themselves
 from tracejit.trace.autograph.convert import convert
 from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
+from tracejit.trace.cache import MAX_KEYS, Described, Traces, no_shortcut
 from tracejit.trace.captures import Reach
 from tracejit.trace.passes.control import control
 from tracejit.trace.passes.cse import cse
@@ -52,8 +52,9 @@ from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
-from tracejit.trace.signature import Call, Signature, Spec, describe, describe_change, flatten, is_array, unflatten
+from tracejit.trace.signature import Call, Signature, Spec, describe_change, flatten, is_array, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
+from tracejit.trace.symbolic import Template, fix_unseen
 from tracejit.trace.tracer import LOCK
 
 if TYPE_CHECKING:
@@ -80,13 +81,14 @@ def build(graph: Graph, options: Options) -> Built:
     machine_code, make_program = _runtime()
     kernels = machine_code.build([launch.kernel for launch in plan.launches], options)
     program = make_program(plan, kernels, buffers.assign(plan, graph.notes.get("updates", {})))
-    return Built(stages, plan, program, time.perf_counter() - start)
+    program.name = graph.name
+    end = time.perf_counter()
+    if config.debug.watch is not None:
+        config.debug.watch.span(f"compile {graph.name}", "compile", start, end)
+    return Built(stages, plan, program, end - start)
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
-MAX_KEYS = 256  # keys kept for one function (and instance); the least recently missed goes first
-MAX_PER_KEY = 32  # specialisations on values kept for one key
-MAX_HISTORY = 100  # trace reasons remembered
 WARN_TRACES = 32  # traces of one function that draw a warning
 WARN_DECORATIONS = 16  # decorations of one piece of code that draw a warning
 
@@ -104,50 +106,11 @@ class Totals:
 _totals = Totals()
 
 
-@dataclass(slots=True)
-class Described:
-    """A call's arguments in words; holds none of them."""
-
-    parts: list[tuple[str, dict[str, str]]]  # name and facts of each leaf and static argument
-    structure: str
-
-    @classmethod
-    def of(cls, call: Call, signature: Signature) -> Described:
-        parts = [(f"argument '{n}'", describe(x)) for n, x in zip(signature.leaf_names(call.spec), call.leaves)]
-        for k in signature.static:
-            parts.append((f"static argument '{signature.names[k]}'", {"value": f"{call.values[k]!r:.80}"}))
-        return cls(parts, str(call.spec).removeprefix("PyTreeSpec(").split(", NoneIsLeaf")[0])
-
-
 def _given(name: str, x: Any) -> str:
     """An argument in an error: what is known of arrays, the value of others."""
     if is_array(x):
         return f"{name}: {Type(tuple(x.shape), np.dtype(x.dtype))!r}"
     return f"{name} = {reprlib.repr(x)}"
-
-
-def no_shortcut(args: tuple[Any, ...], instance: Any) -> Any:
-    """The shortcut of a function that has none."""
-    return MISS
-
-
-class _Traces:
-    """The specialisations of one function (for one instance, if it is a method)."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.by_key: OrderedDict[Hashable, list[Specialization]] = OrderedDict()
-        self.by_arguments: dict[
-            Hashable, tuple[list[Specialization], tuple[Any, ...]]
-        ] = {}  # short cut for plain calls
-        self.history: deque[str] = deque(maxlen=MAX_HISTORY)
-        self.count = 0
-        self.last: Described | None = None  # the arguments of the last trace
-        self.creations = 0
-        self.shortcut: Shortcut = no_shortcut  # of the specialisation that ran last
-        self.unstable: set[str] = set()  # what traces themselves changed
-        self.warned_effects = False  # of writes from traced code
-        self.warned = False  # of values that cannot be watched
 
 
 class Function:
@@ -184,7 +147,7 @@ class Function:
         self.input_signature = input_signature
         self._instances: dict[int, tuple[weakref.ref[Any], Function]] = {}
         self._owner: weakref.ref[Any] | None = None  # the instance, if this is one instance's view of a method
-        self._traces = _Traces()
+        self._traces = Traces()
         functools.update_wrapper(self, python_function, updated=())
         if not hasattr(self, "__name__"):
             self.__name__ = self.name
@@ -240,7 +203,7 @@ class Function:
         if self.input_signature is not None:
             self._check_types(call)
         s, handles = self._specialization(call, before)
-        if state.tapes:
+        if state.tapes and (config.debug.nans or any(t.differentiates for t in state.tapes)):
             return s.run_taped(call.leaves, handles)
         if not kwargs and not s.created:
             self._remember(before, args, call, s)
@@ -295,7 +258,7 @@ class Function:
         found = self._lookup(call, before)
         if found is None:
             with self._traces.lock:
-                found = self._lookup(call, before) or self._make(call, before)
+                found = self._lookup(call, before) or self._made_before(call, before) or self._make(call, before)
         return found
 
     def _lookup(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]] | None:
@@ -306,14 +269,30 @@ class Function:
                 return s, handles
         return None
 
+    def _made_before(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]] | None:
+        """A specialisation for new sizes, from an earlier trace that left them open."""
+        family, sizes = self._traces.family(call)
+        if family is None:
+            return None
+        family.see(sizes)
+        for template in family.templates:
+            handles = template.made.matches(call.leaves, before[0] if before else None)
+            if handles is not None and (s := template.make(sizes)) is not None:
+                self._traces.keep(call.key, s)
+                return s, handles
+        return None
+
     def _make(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]]:
         traces = self._traces
         reason = self._reason(call, before)
-        s = self._record(call, before)
+        s, opened = self._traced(call, before)
+        if opened:
+            reason += f"; from here on {opened} may have any size"
         if s.created and traces.creations:
             raise creation_error(s.created[0], self.name, "is a second one: an earlier call has made one there")
-        built = build(s.graph, self.options)
-        s.install(built, lambda graph: build(graph, self.options))
+        if s.built is None:
+            s.install(build(s.graph, self.options), self._build)
+        built = s.built
         s.reason = reason
         traces.count += 1
         _totals.traces += 1
@@ -335,24 +314,46 @@ class Function:
         if s.created:
             traces.creations += 1
             return s, [c.handle for c in s.hidden]
-        kept = traces.by_key.pop(call.key, [])
-        kept.insert(0, s)
-        del kept[MAX_PER_KEY:]
-        traces.by_key[call.key] = kept
-        while len(traces.by_key) > MAX_KEYS:
-            traces.by_key.popitem(last=False)
-            traces.by_arguments.clear()
+        self._traces.keep(call.key, s)
         traces.last = Described.of(call, self.signature(before))
         return s, [c.handle for c in s.hidden]
 
-    def _record(self, call: Call, before: tuple[Any, ...]) -> Specialization:
+    def _build(self, graph: Graph) -> Built:
+        return build(graph, self.options)
+
+    def _traced(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, str]:
+        """A trace of a call, and which dims it left open, in words. Those are dims that have been seen to change; if
+        the code cannot do without their sizes, they are taken as they are."""
+        family, sizes = self._traces.family(call)
+        open_dims = family.symbolic(sizes) if family is not None else []
+        if family is None or not open_dims:
+            return self._record(call, before), ""
+        scope = Scope([sizes[k] for k in open_dims])
+        try:
+            with scope:
+                dims = {family.places[k]: n for k, n in zip(open_dims, scope.inputs)}
+                made = self._record(call, before, dims)
+                fix_unseen(made.graph, scope)
+            template = Template(made, scope, open_dims, sizes, self._build)
+        except Exception:
+            s = self._record(call, before)  # the error is the user's if it is raised here too
+            family.hopeless = True
+            return s, ""
+        free = family.keep(template, scope.fixed)
+        names = self.signature(before).leaf_names(call.spec)
+        places = [(names[k], axis) for k, axis in (family.places[p] for p in free)]
+        return template.make(sizes) or self._record(call, before), ", ".join(f"dim {d} of '{n}'" for n, d in places)
+
+    def _record(
+        self, call: Call, before: tuple[Any, ...], dims: Mapping[tuple[int, int], Dim] | None = None
+    ) -> Specialization:
         signature = self.signature(before)
         with LOCK:
             reach = Reach(
                 self.python_function, self.name, before, dict(zip(signature.names, call.values)), self._traces.unstable
             )
             try:
-                found = record(self._traceable(), call, signature, self.name, reach, *before)
+                found = record(self._traceable(), call, signature, self.name, reach, *before, dims=dims)
             except RecursionError as error:
                 raise self._endless(error) from None
             finally:
@@ -508,6 +509,7 @@ class Function:
             count, history, creations = self._traces.count, self._traces.history, self._traces.creations
             self._traces.by_key.clear()
             self._traces.by_arguments.clear()
+            self._traces.families.clear()
             self._traces.shortcut = no_shortcut
             self._traces.count, self._traces.history, self._traces.creations = count, history, creations
         for view in self.views():
@@ -524,7 +526,7 @@ class Function:
             return found[1]
         view: Function = object.__new__(Function)
         view.__dict__.update(self.__dict__)
-        view._traces, view._instances, view._signature = _Traces(), {}, None
+        view._traces, view._instances, view._signature = Traces(), {}, None
         key, instances = id(instance), self._instances
 
         def forget(_: Any) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.errors import InternalError
 from tracejit.ir import Kind, Node, Op, Reduction, Type
 from tracejit.quiet import quietly
 from tracejit.tensor import NUMPY_FUNCTIONS, Number, Tensor, apply, owned, state, to_array, wrap
@@ -191,12 +192,27 @@ def broadcast_shape(name: str, shapes: Sequence[tuple[int, ...]], types: Sequenc
     first = shapes[0]
     if all(s == first for s in shapes):
         return first
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        listed = " and ".join(map(str, shapes))
-        of = f" (dtypes {', '.join(str(t) for t in types)})" if types else ""
-        raise ValueError(f"{name}: shapes {listed} do not broadcast{of}") from None
+    found: list[int] = []
+    for k in range(-max(map(len, shapes)), 0):
+        n: int | None = 1
+        for s in shapes:
+            if len(s) >= -k:
+                n = common_extent(n, s[k])
+            if n is None:
+                listed = " and ".join(map(str, shapes))
+                of = f" (dtypes {', '.join(str(t) for t in types)})" if types else ""
+                raise ValueError(f"{name}: shapes {listed} do not broadcast{of}")
+        found.append(n)  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def common_extent(a: int | None, b: int) -> int | None:
+    """What two extents broadcast to, if they do. Asks of a symbolic one no more than it must."""
+    if type(b) is int and b == 1:
+        return a
+    if type(a) is int and a == 1:
+        return b
+    return a if a == b or b == 1 else b if a == 1 else None
 
 
 def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) -> tuple[list[Any], np.dtype, bool]:
@@ -298,6 +314,16 @@ def as_number(x: Tensor) -> Tensor:
 
 
 # -- constructors ------------------------------------------------------------------------------------------------------
+OPS: dict[str, Op] = {}  # every declared op, by name
+
+
+def known(op: Op) -> Op:
+    """Note a declared op; a second one of that name is refused."""
+    if OPS.setdefault(op.name, op) is not op:
+        raise InternalError(f"two ops are called {op.name}")
+    return op
+
+
 Numpy = Any  # a NumPy function or ufunc, a tuple of them; (ufunc, "reduce") is the reduction of one
 
 
@@ -423,7 +449,7 @@ def elementwise(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, arity
 
     if partials is not None:
         vjp, jvp = vjp or _vjp_of_partials(partials), jvp or _jvp_of_partials(partials)
-    op = Op(name, "elementwise", infer, eager, doc, scalar=scalar, vjp=vjp, jvp=jvp, domain=domain, cost=cost)
+    op = known(Op(name, "elementwise", infer, eager, doc, scalar=scalar, vjp=vjp, jvp=jvp, domain=domain, cost=cost))
     natural = frozenset(d for d in dtypes.ALL if _natural(dtype, d))  # dtypes that NumPy need not be told about
 
     def slow(*xs: Any) -> Tensor:
@@ -592,7 +618,7 @@ def reduction(name: str, *, eager: Callable[..., Any], dtype: DtypeRule, reduce:
         def jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, axis: tuple[int, ...]) -> Tensor:
             return apply(op, (tangents[0],), {"axis": axis})
 
-    op = Op(name, "reduction", infer, eager, doc, reduce=reduce, vjp=vjp, jvp=jvp, domain=domain)
+    op = known(Op(name, "reduction", infer, eager, doc, reduce=reduce, vjp=vjp, jvp=jvp, domain=domain))
     rule = dtype
 
     def run(x: Any, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Tensor:
@@ -689,8 +715,8 @@ def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callab
             moved = [full(0, x.shape, x.dtype) if t is None else t for t, x in zip(tangents, xs, strict=True)]
             return apply(op, moved, attrs)
 
-    op = Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain,
-            stateful=stateful, cost=cost)
+    op = known(Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain,
+                  stateful=stateful, cost=cost))
     return op
 
 

@@ -8,13 +8,13 @@ coordinate of the result, the `Part`s of the inputs that it shows.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.dims import integer
 from tracejit.errors import TracerError
 from tracejit.ir import Type
 from tracejit.lower import scalar
@@ -66,9 +66,9 @@ RESHAPE = primitive(
 def shape_of(shape: Any) -> tuple[int, ...]:
     """A shape given as an int, a sequence of ints or a 1-d tensor."""
     if hasattr(shape, "__index__") and getattr(shape, "ndim", 0) == 0:
-        return (operator.index(shape),)
+        return (integer(shape),)
     try:
-        return tuple(operator.index(n) for n in shape)
+        return tuple(integer(n) for n in shape)
     except TracerError:
         raise
     except TypeError:
@@ -164,7 +164,7 @@ def moved_axis(ndim: int, source: int, target: int) -> tuple[int, ...]:
 # -- broadcast ---------------------------------------------------------------------------------------------------------
 def _broadcast_infer(x: Type, *, shape: tuple[int, ...]) -> Type:
     lead = len(shape) - x.ndim
-    if lead < 0 or any(n not in (1, m) for n, m in zip(x.shape, shape[lead:])):
+    if lead < 0 or any(not (n == m or n == 1) for n, m in zip(x.shape, shape[lead:])):
         raise ValueError(f"broadcast_to: shape {x.shape} does not broadcast to {shape}")
     return Type(shape, x.dtype)
 
@@ -218,6 +218,8 @@ def _check_window(name: str, shape: Ints, starts: Ints, sizes: Ints, steps: Ints
     if not len(shape) == len(starts) == len(sizes) == len(steps):
         raise ValueError(f"{name}: starts {starts}, sizes {sizes}, steps {steps} are not one for each dim of {shape}")
     for extent, start, n, step in zip(shape, starts, sizes, steps):
+        if n is extent and start == 0 and step == 1:  # all of a dim, which may be symbolic
+            continue
         if n < 0 or step == 0 or (n > 0 and not (0 <= start < extent and 0 <= start + (n - 1) * step < extent)):
             raise ValueError(f"{name}: {n} elements from {start} by {step} do not lie within {extent} (shape {shape})")
 
@@ -270,15 +272,15 @@ EMBED = primitive(
 
 def _plain_steps(sizes: Ints, steps: Ints) -> Ints:
     """One step for a dim that takes none, so that equal windows look equal."""
-    return tuple(step if n > 1 else 1 for n, step in zip(sizes, steps))
+    return tuple(step if step == 1 or n > 1 else 1 for n, step in zip(sizes, steps))
 
 
 def window(t: Tensor, starts: Ints, sizes: Ints, steps: Ints | None = None) -> Tensor:
     """`sizes` elements along each dim, from `starts` by `steps` (1 if not given)."""
     steps = _plain_steps(sizes, steps) if steps is not None else (1,) * len(starts)
-    if sizes == t.shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, sizes) if n):
+    if sizes == t.shape and all((start == 0 and step == 1) or not n for start, step, n in zip(starts, steps, sizes)):
         return alias(t)
-    starts = tuple(start if n else 0 for start, n in zip(starts, sizes))
+    starts = tuple(start if start == 0 or n else 0 for start, n in zip(starts, sizes))
     return apply(SLICE, (t,), {"starts": starts, "sizes": sizes, "steps": steps})
 
 
@@ -286,9 +288,9 @@ def embed(t: Tensor, shape: Ints, starts: Ints, steps: Ints | None = None,
           value: bool | int | float | complex = 0) -> Tensor:
     """The transpose of `window`: a tensor of `shape` that holds `t` there, and `value` elsewhere."""
     steps = _plain_steps(t.shape, steps) if steps is not None else (1,) * len(starts)
-    if t.shape == shape and all(start == 0 and step == 1 for start, step, n in zip(starts, steps, shape) if n):
+    if t.shape == shape and all((start == 0 and step == 1) or not n for start, step, n in zip(starts, steps, shape)):
         return alias(t)
-    starts = tuple(start if n else 0 for start, n in zip(starts, t.shape))
+    starts = tuple(start if start == 0 or n else 0 for start, n in zip(starts, t.shape))
     return apply(EMBED, (t,), {"shape": shape, "starts": starts, "steps": steps, "value": value})
 
 

@@ -10,12 +10,14 @@ through a mask known only at run time is a `where`.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.dims import integer, is_symbolic
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import CONSTANT, Node
 from tracejit.ops import core
@@ -82,7 +84,7 @@ def _item(item: Any) -> Any:
             known = state.trace.observe(tensor)  # type: ignore[attr-defined]
         found = tensor if known is None else known
     elif hasattr(item, "__index__"):
-        return item.__index__()
+        return integer(item)
     else:
         raise IndexError(f"a tensor can be indexed by integers, slices, ..., None, and integer or boolean arrays, "
                          f"not {type(item).__name__} {str(item)[:40]!r}")
@@ -121,8 +123,7 @@ def understand(index: Any, shape: Shape, writing: bool = False) -> Selection:
         if item is None:
             found.shape.append(1)
         elif isinstance(item, slice):
-            start, stop, step = item.indices(shape[axis])
-            n = len(range(start, stop, step))
+            start, n, step = extent_of(item, shape[axis])
             _window(found, start, n, step)
             found.shape.append(n)
             axis += 1
@@ -150,6 +151,29 @@ def understand(index: Any, shape: Shape, writing: bool = False) -> Selection:
     if advanced and advanced[-1] - advanced[0] + 1 == len(advanced):
         found.place = first
     return found
+
+
+def extent_of(item: slice, extent: int) -> tuple[int, int, int]:
+    """First index, count and step of a slice of a dim (`slice.indices`, for symbolic extents too)."""
+    if not is_symbolic((extent, item.start, item.stop)):
+        start, stop, step = item.indices(extent)
+        return start, len(range(start, stop, step)), step
+    step = 1 if item.step is None else operator.index(item.step)
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def bound(given: Any, default: int) -> int:
+        if given is None:
+            return default
+        n = integer(given)
+        n = n + extent if n < 0 else n
+        return low if n < low else high if n > high else n
+
+    start, stop = (low, high) if step > 0 else (high, low)
+    start, stop = bound(item.start, start), bound(item.stop, stop)
+    ahead, by = (stop - start, step) if step > 0 else (start - stop, -step)
+    return start, (ahead + (by - 1)) // by if ahead >= 0 else 0, step
 
 
 def _window(found: Selection, start: int, size: int, step: int) -> None:

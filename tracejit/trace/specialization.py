@@ -9,19 +9,21 @@ Read next: `captures.py` (values from outside), `function.py` (the cache of thes
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from tracejit import dtypes
+from tracejit import config, dtypes
+from tracejit.dims import Dim
 from tracejit.errors import TracerError
 from tracejit.ir import Graph, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.tensor import Number, Tensor, recording, wrap
-from tracejit.trace.calls import CompiledGraph
 from tracejit.trace.autograph.values import Undefined
+from tracejit.trace.calls import CompiledGraph
 from tracejit.trace.captures import Reach, Watch
 from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
 from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
@@ -70,6 +72,7 @@ class Specialization:
     calls: int = 0
     default: np.dtype = field(default_factory=dtypes.default_float)  # what Python floats became
     shortcut: Any = None  # the fast way in, once it is known (`shortcut.py`)
+    template: Any = None  # the trace with open sizes that it was made from, if any (`symbolic.py`)
     # what `install` adds
     built: Any = None
     program: Any = None
@@ -273,20 +276,30 @@ def aliases_of(leaves: Sequence[Any]) -> tuple[int, ...] | None:
 
 # -- recording ---------------------------------------------------------------------------------------------------------
 def record(
-    function: Callable[..., Any], call: Call, signature: Signature, name: str, reach: Reach, *before: Any
+    function: Callable[..., Any],
+    call: Call,
+    signature: Signature,
+    name: str,
+    reach: Reach,
+    *before: Any,
+    dims: Mapping[tuple[int, int], Dim] | None = None,
 ) -> Specialization:
-    """Run `function` on traced stand-ins for the leaves of `call`, and say what it did."""
+    """Run `function` on traced stand-ins for the leaves of `call`, and say what it did. `dims` are symbolic sizes, by
+    leaf and axis."""
     names = signature.leaf_names(call.spec)
     trace = Trace(name, reach.find)
     aliases = aliases_of(call.leaves)
-    stand_ins, starts = _stand_ins(trace, call.leaves, names, aliases, reach)
+    stand_ins, starts = _stand_ins(trace, call.leaves, names, aliases, reach, dims or {})
     values = signature.rebuild(call, stand_ins)
+    begin = perf_counter()
     try:
         with recording(trace):
             result = signature.call_with(function, values, *before)
             outputs, results, spec = _results(trace, result, stand_ins, starts)
     finally:
         written = trace.close()
+        if config.debug.watch is not None:
+            config.debug.watch.span(f"trace {name}", "trace", begin, perf_counter())
     del values, result
     _check_kept(trace, written)
     reach.settle()
@@ -344,7 +357,12 @@ def is_handle(x: Any) -> bool:
 
 
 def _stand_ins(
-    trace: Trace, leaves: Sequence[Any], names: Sequence[str], aliases: tuple[int, ...] | None, reach: Reach
+    trace: Trace,
+    leaves: Sequence[Any],
+    names: Sequence[str],
+    aliases: tuple[int, ...] | None,
+    reach: Reach,
+    dims: Mapping[tuple[int, int], Dim],
 ) -> tuple[list[Any], dict[int, Node]]:
     """What the function gets for each leaf, and the input node of each leaf that has one."""
     stand_ins: list[Any] = []
@@ -358,9 +376,12 @@ def _stand_ins(
         if is_number(x):
             stand_in = trace.number(x, label)
         elif is_array(x):
-            of = Type(tuple(x.shape), dtypes.as_dtype(x.dtype))
             # a Variable is passed as itself, and so is a tensor that the function also finds outside: one handle
             itself = isinstance(x, Tensor) and (type(x) is not Tensor or reach.path(x) is not None)
+            shape = tuple(dims.get((k, axis), n) for axis, n in enumerate(x.shape))
+            if itself:  # which has its size
+                shape = tuple(n.fix() if type(n) is Dim else n for n in shape)
+            of = Type(shape, dtypes.as_dtype(x.dtype))
             stand_in = trace.adopt(x, of, label) if itself else trace.input(of, label)
         stand_ins.append(stand_in)
         if len(trace.inputs) > known:
@@ -410,6 +431,8 @@ def _results(
             found.append(Result("output", len(outputs) - 1))
         elif isinstance(x, np.ndarray):
             found.append(Result("array", value=x.copy()))
+        elif type(x) is Undefined:
+            raise x.error()
         else:
             found.append(Result("static", value=x))
     return outputs, found, spec
@@ -420,5 +443,3 @@ def creation_error(where: str, name: str, problem: str) -> TracerError:
         f"the Variable created at {where}, inside {name}, {problem}. A function may create a Variable once and keep it "
         f"(if self.w is None: self.w = tj.Variable(...)); for a local value use a tensor."
     )
-        elif type(x) is Undefined:
-            raise x.error()

@@ -1,0 +1,252 @@
+"""Sizes that may differ from call to call: one trace, and one plan, for all of them.
+
+In: a function's calls that differ in sizes only (a `Family`). A dim that is seen to change is a `Dim` at the next
+trace. Out: a `Template`, which makes an ordinary `Specialization` for each new size, or says that another trace is
+needed: `Maker` turns what was computed from Dims (graphs, plans) into a function of sizes. So a new size runs neither
+the Python function nor passes nor fusion, just that function.
+
+Lowering works on Dims as tracing does: how a plan was chosen holds for the sizes that take the same decisions. Where it
+cannot (too many plans, or a size in a kernel's text), the graph is made for the size and lowered as any other.
+
+Read next: `tracejit/dims.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracejit.dims import Dim, Scope, Solve
+from tracejit.ir import CONSTANT, GETITEM, INPUT, Graph, Node
+from tracejit.lower.kernel import Kernel
+from tracejit.ops.core import OPS
+from tracejit.tensor import Tensor
+from tracejit.trace.built import Built
+from tracejit.trace.signature import Call
+from tracejit.trace.specialization import Specialization
+
+MAX_TEMPLATES = 8  # of one family; the least recently made goes first
+MAX_PLANS = 4  # of one template
+MAX_FAMILIES = 64  # of one function
+TRIES = 2  # traces that needed a dim's value before it is taken as fixed
+HINTS = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47)  # sizes while none is known: unlike each other and what code asks for
+
+Place = tuple[int, int]  # leaf and axis
+
+
+class Fixed(Exception):
+    """Something holds a size where it cannot be replaced."""
+
+
+# -- from Dims to functions of sizes -----------------------------------------------------------------------------------
+class Maker:
+    """Writes a function that makes a structure again, with numbers in place of the Dims of one scope."""
+
+    def __init__(self, scope: Scope):
+        self.lines = list(scope.lines)
+        self.count = len(scope.inputs)
+        self.space: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "Node": Node, "Graph": Graph}
+        self.names: dict[int, str] = {}  # of constants and nodes
+        self.kept: list[Any] = []
+
+    def function(self, *made: Any) -> Solve:
+        """The function from sizes to these structures; None where a decision of the scope would be another one."""
+        results = ", ".join(self.text(x) for x in made)
+        arguments = ", ".join(f"v{k}" for k in range(self.count))
+        body = "".join(f"    {line}\n" for line in [*self.lines, f"return [{results}]"])
+        exec(compile(f"def make({arguments}):\n{body}", "<tracejit sizes>", "exec"), self.space)
+        return self.space["make"]  # type: ignore[no-any-return]
+
+    def constant(self, x: Any) -> str:
+        name = self.names.get(id(x))
+        if name is None:
+            name = self.names[id(x)] = f"c{len(self.kept)}"
+            self.kept.append(x)
+            self.space[name] = x
+        return name
+
+    def text(self, x: Any) -> str:
+        """An expression for `x`."""
+        if type(x) is Dim:
+            return f"v{x.number}"
+        if x is None or type(x) in (bool, int, str):
+            return repr(x)
+        if isinstance(x, Graph):
+            return self.graph(x)
+        if not holds_dim(x):
+            return self.constant(x)
+        if type(x) is tuple or type(x) is list:
+            inner = ", ".join(map(self.text, x))
+            return f"[{inner}]" if type(x) is list else f"({inner},)"
+        if isinstance(x, Mapping):
+            return "{" + ", ".join(f"{self.constant(k)}: {self.text(v)}" for k, v in x.items()) + "}"
+        if isinstance(x, Kernel):
+            raise Fixed("a kernel's text holds a size")
+        self.space[x.__class__.__name__] = x.__class__  # a dataclass
+        fields = (f"{f.name}={self.text(getattr(x, f.name))}" for f in dataclasses.fields(x) if f.init)
+        return f"{x.__class__.__name__}({', '.join(fields)})"
+
+    def graph(self, g: Graph) -> str:
+        """The name of a graph, whose nodes are made before."""
+        found = self.names.get(id(g))
+        if found is not None:
+            return found
+        for node in (*g.inputs, *g.nodes):
+            inputs = "".join(f"{self.names[id(i)]}, " for i in node.inputs)
+            attrs, of = self.text(dict(node.attrs)), self.text(node.type)
+            fixed = f"{self.constant(node.op)}, ({inputs}), {attrs}, {of}, {node.where!r}, {node.name!r}"
+            self._name(node, f"Node({fixed})")
+        parts = ["".join(f"{self.names[id(n)]}, " for n in nodes) for nodes in (g.inputs, g.nodes, g.outputs)]
+        notes = self.text(dict(g.notes)) if g.notes else "{}"
+        return self._name(g, f"Graph({', '.join(f'({p})' for p in parts)}, {g.name!r}, dict({notes}))")
+
+    def _name(self, x: Any, expression: str) -> str:
+        name = self.names[id(x)] = f"g{len(self.kept)}"
+        self.kept.append(x)
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+
+def holds_dim(x: Any) -> bool:
+    """Whether a structure of tuples, lists, dicts, graphs and records has a Dim in it."""
+    if type(x) is Dim:
+        return True
+    if type(x) is tuple or type(x) is list:
+        return any(map(holds_dim, x))
+    if isinstance(x, Mapping):
+        return any(map(holds_dim, x.values()))
+    if isinstance(x, Graph):
+        return any(holds_dim(n.type) or holds_dim(n.attrs) for n in (*x.inputs, *x.nodes))
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return any(holds_dim(getattr(x, f.name)) for f in dataclasses.fields(x))
+    return False
+
+
+def fix_unseen(graph: Graph, scope: Scope) -> None:
+    """Fix the sizes that no input of the graph shows (of an argument given twice)."""
+    seen = {n.number for node in graph.inputs for n in node.shape if type(n) is Dim}
+    for n in scope.inputs:
+        if n.number not in seen:
+            n.fix()
+
+
+def is_data(graph: Graph) -> bool:
+    """Whether a graph consists of known ops with plain attributes (Python code in it may have kept a size)."""
+    return all(
+        (n.op in (INPUT, CONSTANT, GETITEM) or OPS.get(n.op.name) is n.op) and all(map(_plain, n.attrs.values()))
+        for n in graph.nodes
+    )
+
+
+def _plain(x: Any) -> bool:
+    if type(x) is tuple:
+        return all(map(_plain, x))
+    if isinstance(x, Graph):
+        return is_data(x)
+    return type(x) is Dim or x is None or isinstance(x, (bool, int, float, complex, str, np.dtype, np.ndarray))
+
+
+# -- calls that differ in sizes ----------------------------------------------------------------------------------------
+def family_of(call: Call) -> tuple[Hashable, list[Place], tuple[int, ...]] | None:
+    """What calls that differ in sizes have in common, which dims those are, and the sizes; None if there are none."""
+    spec, keys, static = call.key  # type: ignore[misc]
+    common: list[Hashable] = []
+    places: list[Place] = []
+    sizes: list[int] = []
+    for k, key in enumerate(keys):
+        if type(key) is tuple and len(key) == 4 and key[1] and key[3] is None and _is_array_class(key[0]):
+            common.append((key[0], len(key[1]), key[2]))
+            places += [(k, axis) for axis in range(len(key[1]))]
+            sizes += key[1]
+        else:
+            common.append(key)
+    return ((spec, tuple(common), static), places, tuple(sizes)) if sizes else None
+
+
+def _is_array_class(cls: Any) -> bool:
+    return cls is np.ndarray or (isinstance(cls, type) and issubclass(cls, Tensor))
+
+
+class Family:
+    """What is known of the sizes in calls that are otherwise alike."""
+
+    def __init__(self, places: list[Place]):
+        self.places = places
+        self.last: tuple[int, ...] | None = None
+        self.changing: set[int] = set()  # positions among the sizes
+        self.fixed: Counter[int] = Counter()  # how often code needed the value of one that changes
+        self.templates: list[Template] = []
+        self.hopeless = False
+
+    def see(self, sizes: tuple[int, ...]) -> None:
+        """Take note of a call."""
+        if self.last is not None and self.last != sizes:
+            self.changing |= {k for k, (a, b) in enumerate(zip(self.last, sizes)) if a != b}
+        self.last = sizes
+
+    def symbolic(self, sizes: tuple[int, ...]) -> list[int]:
+        """Positions that the next trace should leave open. Code often treats 0 and 1 as no other size."""
+        if self.hopeless:
+            return []
+        return sorted(k for k in self.changing if self.fixed[k] < TRIES and sizes[k] > 1)
+
+    def keep(self, template: Template, fixed: set[int]) -> list[int]:
+        """Keep a trace that needed the sizes of the open dims `fixed`; the positions that it really left open."""
+        if not is_data(template.made.graph) or template.made.created:
+            fixed = set(range(len(template.positions)))  # what it holds may be for these sizes only
+        for k in fixed:
+            self.fixed[template.positions[k]] += 1
+        free = [p for k, p in enumerate(template.positions) if k not in fixed]
+        if not free:
+            return []
+        self.templates.insert(0, template)
+        if len(self.templates) > MAX_TEMPLATES:
+            self.hopeless = True  # decisions split the sizes too finely: from now on a trace per size
+            self.templates.pop()
+        return free
+
+
+# -- one trace for many sizes ------------------------------------------------------------------------------------------
+Build = Callable[[Graph], Built]
+
+
+class Template:
+    """A trace some of whose sizes are open: `make` gives the specialisation for a call's sizes."""
+
+    def __init__(
+        self, made: Specialization, scope: Scope, positions: Sequence[int], sizes: Sequence[int], build: Build
+    ):
+        self.made = made
+        self.build = build
+        self.positions = list(positions)
+        self.rest = [(k, n) for k, n in enumerate(sizes) if k not in set(positions)]
+        values = [r.value if r.kind == "static" else None for r in made.results]
+        self.graph_of = Maker(scope).function(made.graph, values)
+
+    def make(self, sizes: Sequence[int]) -> Specialization | None:
+        """The specialisation for these sizes, runnable; None if the trace does not hold for them."""
+        if any(sizes[k] != n for k, n in self.rest):
+            return None
+        found = solved(self.graph_of, [sizes[k] for k in self.positions])
+        if found is None:
+            return None
+        graph, values = found
+        built = self.build(graph)
+        results = [dataclasses.replace(r, value=v) if r.kind == "static" else r
+                   for r, v in zip(self.made.results, values)]  # fmt: skip
+        s = dataclasses.replace(self.made, graph=graph, results=results, calls=0, shortcut=None, in_place=[], passed=[])
+        s.template = self
+        s.install(built, self.build)
+        return s
+
+
+def solved(f: Solve, sizes: Sequence[Any]) -> list[Any] | None:
+    """What a function of sizes gives; an error in it means that other sizes were decided on."""
+    try:
+        return f(*sizes)
+    except (ArithmeticError, ValueError):
+        return None
