@@ -560,8 +560,9 @@ class _KernelEmitter(Nest):
                 self.store_all(work, [self.vector(scope, work, i, mask, number, low) for i in at], stream)
                 return state
 
-            return self.run(scope, work, start, stop, _unroll(work.cost), state, body)
+            return self.run(scope, work, start, stop, unroll, state, body)
 
+        unroll = 0 if self.k.inner else _unroll(work.cost)  # after a reduction little is left, so code is kept small
         self.pieces(row, work, low, high, [], run)
         return number
 
