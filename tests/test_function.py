@@ -417,7 +417,7 @@ def test_reasons_name_argument_old_new_and_line() -> None:
     f(tj.ones((4, 4)), 3.0)
     f(tj.ones((4, 4), dtype="float64"), 3.0)
     f(tj.ones((4, 4), dtype="float64"), 3.0, mode="b")
-    f((4, 4), 3.0, mode="b")
+    f((4, 4), 3, mode="b")
     expected = [
         "trace 1: first call at",
         "trace 2: argument 'x' shape (3,) -> (4, 4) at",

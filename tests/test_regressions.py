@@ -242,3 +242,75 @@ def test_norms_with_zeros_among_the_elements(order: float) -> None:
         gradient = tj.grad(lambda v: tj.linalg.vector_norm(v, ord=order))
         for g in (gradient, tj.function(gradient)):
             assert np.array_equal(np.asarray(g(tj.asarray(at)))[[0, 2]], [0, 0])
+
+
+# -- numbers and containers as arguments -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, n: tj.concat([a] * n),
+        lambda a, n: tj.concat(n * [a]),
+        lambda a, n: a * len((1, 2) * n),
+        lambda a, n: a * {3: 5.0, 2: 7.0}[n],
+        lambda a, n: a * (2.0 if n in {1, 2} else 3.0),
+        lambda a, n: a * n.bit_length(),
+        lambda a, n: a + (1 if n == [3] else 2),
+    ],
+)
+def test_a_number_in_the_ways_of_python(f: Any) -> None:
+    compiled = tj.function(f)
+    for n in (3, 2, 3):
+        assert np.array_equal(compiled(x(), n), f(x(), n))
+
+
+def test_a_number_and_a_list_do_not_add() -> None:
+    with pytest.raises(TypeError):
+        tj.function(lambda n: [1, 2] + n)(3)
+
+
+@pytest.mark.parametrize(
+    ("f", "argument"),
+    [
+        (lambda d: d.update(y=d["x"]), {"x": 1.0}),
+        (lambda d: d.pop("x"), {"x": 1.0}),
+        (lambda d: d.append(d[0]), [1.0]),
+        (lambda d: d.__setitem__(0, d[0] + 1), [1.0]),
+    ],
+)
+def test_entries_put_into_an_argument_are_told_of(f: Any, argument: Any) -> None:
+    with pytest.warns(UserWarning, match="'d'; the caller's container stays"):
+        tj.function(f)(argument)
+
+
+def test_writes_into_the_tensors_of_a_container_are_not(recwarn: pytest.WarningsRecorder) -> None:
+    def f(d: Any) -> None:
+        d["x"] += 1
+        d["y"][0] = 5
+
+    d = {"x": tj.zeros(2), "y": tj.zeros(2)}
+    tj.function(f)(d)
+    assert np.array_equal(d["x"], [1, 1]) and np.array_equal(d["y"], [5, 0]) and not recwarn.list
+
+
+def test_an_exception_ends_a_call_without_writes() -> None:
+    v = tj.Variable(1.0)
+
+    @tj.function
+    def f(a: Any, i: Any) -> Any:
+        v.assign_add(1.0)
+        a[0] = 9
+        return a[i]
+
+    a = tj.zeros(2)
+    with pytest.raises(IndexError):
+        f(a, tj.asarray(7))
+    assert float(v) == 1 and np.array_equal(a, [0, 0])
+    f(a, tj.asarray(1))
+    assert float(v) == 2 and np.array_equal(a, [9, 0])
+
+
+def test_one_warning_per_function_decorated_again_and_again(recwarn: pytest.WarningsRecorder) -> None:
+    for name in dir(np):
+        if isinstance(getattr(np, name), np.ufunc) and hasattr(tj, name):
+            tj.function(getattr(tj, name))
+    assert not recwarn.list

@@ -360,6 +360,13 @@ class Function:
                 rebound = reach.check_rebound()
         if rebound is not None:
             raise rebound
+        if reach.changed and not self._traces.warned_effects:
+            self._traces.warned_effects = True
+            warnings.warn(
+                f"{self.name} puts other entries into {', '.join(map(repr, reach.changed))}; the caller's container "
+                f"stays as it is (writes into its tensors are seen). Return the new entries",
+                stacklevel=_user_depth(),
+            )
         if reach.effects and not self._traces.warned_effects:
             self._traces.warned_effects = True
             warnings.warn(
@@ -686,7 +693,7 @@ def _count_decoration(f: Any) -> None:
     code = getattr(inspect.unwrap(f), "__code__", None)  # grad(f) is told from grad(g)
     if code is None:
         return
-    key = code.co_filename, code.co_firstlineno, code.co_name
+    key = code.co_filename, code.co_firstlineno, getattr(inspect.unwrap(f), "__name__", code.co_name)
     if len(_decorations) > 10_000:
         _decorations.clear()
     _decorations[key] = _decorations.get(key, 0) + 1

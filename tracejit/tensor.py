@@ -319,7 +319,17 @@ class Number(Tensor):
     __slots__ = ()
     _weak = True
 
+    def __hash__(self) -> int:
+        return hash(self.item())  # as a key it is its value, which the trace then depends on
 
+    def __getattr__(self, name: str) -> Any:
+        """What only Python's number has (`is_integer`, `bit_length`)."""
+        if name.startswith("_") or not hasattr(_NUMBER_OF_KIND[self.dtype.kind], name):
+            raise AttributeError(f"a traced Python number has no attribute {name!r}")
+        return getattr(self.item(), name)
+
+
+_NUMBER_OF_KIND = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 _new = object.__new__
 
 

@@ -24,6 +24,7 @@ from tracejit.ops.core import (
     real_test,
 )
 from tracejit.ops.elementwise import abs as _abs
+from tracejit.ops.elementwise import like_numbers
 from tracejit.tensor import Tensor
 
 Scalar = Any  # a scalar `Value` or `Complex`
@@ -171,6 +172,8 @@ def array_equal(x1: Any, x2: Any, equal_nan: bool = False) -> Tensor:
     same = equal(a, b)
     return core.ALL(same | (isnan(a) & isnan(b)) if equal_nan else same)
 
+
+like_numbers("eq", "ne", "lt", "le", "gt", "ge")
 
 # -- aliases -----------------------------------------------------------------------------------------------------------
 bitwise_not = invert = bitwise_invert

@@ -36,7 +36,7 @@ from tracejit.ops.core import (
     same,
     strong,
 )
-from tracejit.tensor import NUMPY_FUNCTIONS, Tensor
+from tracejit.tensor import NUMPY_FUNCTIONS, Number, Tensor
 
 Scalar = Any  # a scalar `Value` or `Complex`
 
@@ -439,6 +439,26 @@ copysign: OpFunction = elementwise(
 nextafter = elementwise("nextafter", arity=2, dtype=real_floating, eager=np.nextafter, numpy=np.nextafter,
                         domain=(-2, 2), scalar=mathlib.nextafter, partials=lambda z, x, y: (1, None),
                         doc="The next float after x1 towards x2, elementwise.")
+
+# -- numbers and lists -------------------------------------------------------------------------------------------------
+def like_numbers(*names: str) -> None:
+    """Let traced Python numbers do with lists what Python's numbers do (repeat them, or refuse), not broadcast."""
+    for name in names:
+        for dunder in (f"__{name}__", f"__r{name}__"):
+            if dunder in Tensor.__dict__:
+                setattr(Number, dunder, _beside_lists(name, getattr(Tensor, dunder)))
+
+
+def _beside_lists(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def operator(self: Number, other: Any) -> Any:
+        if isinstance(other, (list, tuple)):
+            return other * self.__index__() if name == "mul" else NotImplemented
+        return method(self, other)
+
+    return operator
+
+
+like_numbers("add", "sub", "mul", "truediv", "floordiv", "mod")
 
 # -- aliases -----------------------------------------------------------------------------------------------------------
 mul, neg, sub, div, true_divide, mod = multiply, negative, subtract, divide, divide, remainder

@@ -241,6 +241,8 @@ class Analyst:
             except AttributeError:  # an empty slot
                 self.reading.absent[code] = item.code, code.rsplit(".", 1)[-1], label
                 return ()
+        if isinstance(found, _BUILTIN_METHODS):
+            return ()
         if hasattr(type(found), "__get__"):
             self.reading.blind.setdefault(label, f"the attribute is computed by a {type(found).__name__}")
             return ()
@@ -677,6 +679,7 @@ class _Walk:
 
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_BUILTIN_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _BUILTINS: dict[str, Any] = dict(vars(__builtins__) if isinstance(__builtins__, types.ModuleType) else __builtins__)
 
 

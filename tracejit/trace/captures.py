@@ -46,6 +46,7 @@ class Reach:
         self.name = name
         self._unstable = set() if unstable is None else unstable
         self.effects: list[str] = []  # "count at file.py:3": what the trace changed
+        self.changed: list[str] = []  # arguments that are containers, and got other entries
         self._instance = before[0] if before else None
         roots: dict[str, Any] = {}
         given: dict[str, Ref] = {}

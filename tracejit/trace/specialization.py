@@ -291,16 +291,18 @@ def record(
     aliases = aliases_of(call.leaves)
     stand_ins, starts = _stand_ins(trace, call.leaves, names, aliases, reach, dims or {})
     values = signature.rebuild(call, stand_ins)
+    given = {signature.names[k]: flatten(values[k]) for k in call.traced} if call.spec is not None else {}
     begin = perf_counter()
     try:
         with recording(trace):
             result = signature.call_with(function, values, *before)
+            reach.changed += [n for k, n in zip(call.traced, given) if _is_changed(values[k], *given[n])]
             outputs, results, spec = _results(trace, result, stand_ins, starts)
     finally:
         written = trace.close()
         if config.debug.watch is not None:
             config.debug.watch.span(f"trace {name}", "trace", begin, perf_counter())
-    del values, result
+    del values, result, given
     _check_kept(trace, written)
     reach.settle()
 
@@ -436,6 +438,12 @@ def _results(
         else:
             found.append(Result("static", value=x))
     return outputs, found, spec
+
+
+def _is_changed(container: Any, leaves: Sequence[Any], spec: Any) -> bool:
+    """Whether an argument has other entries than before."""
+    now, spec_now = flatten(container)
+    return spec_now != spec or any(a is not b for a, b in zip(leaves, now))
 
 
 def creation_error(where: str, name: str, problem: str) -> TracerError:
