@@ -49,6 +49,7 @@ from tracejit.gradients import (
     value_and_gradients_function,
     vjp,
 )
+from tracejit import report as _report
 from tracejit.ops import protocols as _protocols
 from tracejit.ops import subscript as _subscript
 from tracejit.ops.comparison import *
@@ -71,6 +72,7 @@ from tracejit.ops.shaping import *
 from tracejit.ops.sorting import *
 from tracejit.ops.special import *
 from tracejit.ops.statistics import *
+from tracejit.profile import profile
 from tracejit.tape import GradientTape, UnconnectedGradients
 from tracejit.tensor import Tensor
 from tracejit.trace.signature import spec

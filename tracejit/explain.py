@@ -12,8 +12,9 @@ from typing import Any
 
 from tracejit import config
 from tracejit.function import Function, Method
-from tracejit.lower.plan import Call, Gemm
-from tracejit.trace.built import KernelInfo, kernel_infos
+from tracejit.lower.kernel import Launch
+from tracejit.lower.plan import Call, Gemm, Step, inner_parts, launch_of
+from tracejit.trace.built import KernelInfo, kernel_infos, step_bytes, step_lines, step_name, stored
 from tracejit.trace.specialization import Specialization
 
 
@@ -67,33 +68,55 @@ def explain(f: Any) -> Explanation:
 
 
 def _program(s: Specialization) -> Iterator[str]:
-    """One program."""
+    """One program: its steps in order, and what goes through memory between them."""
     types = ", ".join(f"{n.name.removeprefix('argument ')} {n.type!r}" for n in s.graph.inputs)
-    kernels = kernel_infos(s.built, s.calls)
-    plan = s.built.plan
-    temporary = sum(b.nbytes for b in plan.buffers if b.role == "temp")
-    ops = f"{len(s.graph.nodes)} ops traced, {len(s.built.graph.nodes)} after passes"
+    built, plan, profile = s.built, s.built.plan, s.built.program.profile
+    kernels = kernel_infos(built, s.calls)
+    storage = built.program.storage
+    ops = f"{len(s.graph.nodes)} ops traced, {len(built.graph.nodes)} after passes"
     yield f"program for ({types}): {s.calls} call{'s' * (s.calls != 1)}, {ops}"
+    if s.reason:
+        yield f"  traced because: {s.reason}"
     count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
-    yield f"  {count}, {temporary} bytes of temporaries, built in {s.built.seconds * 1e3:.1f} ms"
-    for k in kernels:
-        seconds = f", {k.seconds:.6f} s" if k.seconds else ""
-        yield f"  kernel {k.name}: {', '.join(k.ops)}"
-        lines = ", ".join(map(_short, k.source_lines)) or "unknown lines"
-        yield f"    {k.bytes} bytes, {k.calls} calls{seconds}; from {lines}"
-    yield from (f"  {line}" for line in _library_calls(s))
+    passes = sum(seconds for _, _, seconds in built.stages)
+    yield (f"  {count}, {storage.arena_bytes} bytes of temporaries, {storage.array_bytes} bytes of results, "
+           f"built in {built.seconds * 1e3:.1f} ms ({passes * 1e3:.1f} ms of it in passes)")
+    infos = iter(kernels)
+    for k, step in enumerate(plan.steps):
+        calls, seconds = profile[k] if profile is not None else (s.calls, 0.0)
+        nbytes = step_bytes(plan, step)
+        rate = f", {seconds:.6f} s, {nbytes * calls / seconds / 1e9:.1f} GB/s" if seconds else ""
+        lines = ", ".join(map(_short, step_lines(step))) or "unknown lines"
+        if launch_of(step) is not None:
+            info = next(infos)
+            product = "product of matrices, then " if isinstance(step, Gemm) else ""
+            yield f"  kernel {info.name}: {product}{', '.join(info.ops)}"
+        else:
+            yield f"  {_step(step)}"
+        yield f"    {nbytes} bytes, {calls} calls{rate}; from {lines}"
+    between = stored(plan)
+    if between:
+        yield "  through memory between steps, and why:"
+    yield from (f"    {t} from {maker} to {', '.join(readers)}: {why}" for t, maker, readers, why in between)
     if s.hidden:
         yield f"  hidden inputs: {', '.join(c.node.name for c in s.hidden)}"
 
 
+def _step(step: Step) -> str:
+    """A step that is not a fused kernel, and why."""
+    at = f" (at {_short(step.where)})" if getattr(step, "where", "") else ""
+    if isinstance(step, Gemm):
+        return f"matmul: product of matrices, {'then ' + ', '.join(step.then.ops) if step.then else 'not fused'}{at}"
+    if isinstance(step, Call):
+        how = "runs in Python, in program order" if step.op.stateful else "library call, not fused"
+        return f"{step.op.name}: {how}{at}"
+    inner = [step_name(inner) for part in inner_parts(step) for inner in part.plan.steps]
+    return f"{step_name(step)}: in native code, over {', '.join(inner) or 'nothing'}{at}"
+
+
 def _library_calls(s: Specialization) -> Iterator[str]:
-    """Steps that are not fused kernels, each with the reason."""
-    for step in s.built.plan.steps:
-        at = f" (at {_short(step.where)})" if getattr(step, "where", "") else ""
-        if isinstance(step, Gemm):
-            yield f"matmul: product of matrices, {'then ' + ', '.join(step.then.ops) if step.then else 'not fused'}{at}"
-        elif isinstance(step, Call):
-            yield f"{step.op.name}: library call, not fused{at}"
+    """Steps that are more than fused kernels, each with the reason."""
+    yield from (_step(step) for step in s.built.plan.steps if not isinstance(step, Launch))
 
 
 def _short(where: str) -> str:

@@ -104,6 +104,12 @@ class Placement:
 
     roots: set[Node] = field(default_factory=set)
     folded: dict[Node, frozenset[Node]] = field(default_factory=dict)  # what computing a node computes, itself included
+    why: dict[Node, str] = field(default_factory=dict)  # for people: why a root is not folded into its users
+
+    def keep(self, node: Node, why: str) -> None:
+        """Make a node a root."""
+        self.roots.add(node)
+        self.why.setdefault(node, why)
 
     def stored(self, node: Node) -> bool:
         return node.op is INPUT or (node.op is CONSTANT and not is_scalar_constant(node)) or node in self.roots

@@ -173,26 +173,26 @@ def place(graph: Graph) -> Placement:
     placement = Placement()
     roots = placement.roots
 
-    def force(node: Node) -> None:
+    def force(node: Node, why: str) -> None:
         if node.op is not INPUT and node.op is not CONSTANT:
-            roots.add(node)
+            placement.keep(node, why)
 
     for node in graph.outputs:
-        force(node)
+        force(node, "it is a result")
     for node in graph.nodes:
         if node.op.name == "getitem" and node.op.kind == "control":
-            roots.add(node)
+            placement.keep(node, f"{node.inputs[0].op.name} gives several results")
             continue
         if not in_loop(node):
             if node.op is not CONSTANT:
-                roots.add(node)
+                placement.keep(node, f"{node.op.name} is a step of its own")
                 for i in node.inputs:
                     if is_gemm(node):
                         i = gemm_base(i)[0]
                     if not is_scatter(node):
-                        force(i)
+                        force(i, f"{node.op.name} reads all of it")
         elif folds(node):
-            roots.add(node)
+            placement.keep(node, f"{node.op.name} must be finished before it is used")
     _measure(graph, placement)
     demands: Demands = {n: set() for n in (*graph.inputs, *graph.nodes)}
     for node in reversed(graph.nodes):
@@ -205,7 +205,7 @@ def place(graph: Graph) -> Placement:
         if not wanted or node.op is CONSTANT:
             continue
         if _repeats_too_much(node, wanted, placement):
-            roots.add(node)
+            placement.keep(node, "it is used in several places, and memory costs less than computing it again")
             _demand(node, squeezed(node.shape), identity(node.shape), False, demands)
         else:
             for space, coords, guarded in wanted:
@@ -257,7 +257,7 @@ def _measure(graph: Graph, placement: Placement) -> None:
         placement.folded[node] = alone.union(*(placement.folded[i] for i in free))
         deep = (node.op.kind != "elementwise") + max((depth[i] for i in free), default=0)
         if node.type.size > 1 and (len(placement.folded[node]) > KERNEL_COST or deep > MOVEMENT_DEPTH):  # type: ignore[union-attr]
-            placement.roots.add(node)
+            placement.keep(node, "the kernel would grow too large")
         many = max((terms[i] for i in free), default=1)
         if node.op.kind == "reduction" and not folds(node):
             many *= prod(node.inputs[0].shape[a] for a in node.attrs["axis"])
@@ -449,7 +449,8 @@ class _Lowering:
         return Plan(tuple(self.buffers), tuple(inputs), tuple(self.buffer_of[n] for n in graph.outputs), tuple(steps))
 
     def _new(self, node: Node, role: str, **more: object) -> int:
-        self.buffers.append(Buffer(node.shape, node.dtype, role, **more))  # type: ignore[arg-type]
+        why = self.placement.why.get(node, "")
+        self.buffers.append(Buffer(node.shape, node.dtype, role, why=why, **more))  # type: ignore[arg-type]
         self.buffer_of[node] = len(self.buffers) - 1
         return self.buffer_of[node]
 

@@ -30,6 +30,7 @@ class Buffer:
     role: Literal["input", "constant", "output", "temp"]
     strides: tuple[int, ...] | None = None
     value: np.ndarray | None = field(default=None, compare=False)
+    why: str = field(default="", compare=False)  # for people: why the value is not kept in registers
 
     @property
     def size(self) -> int:

@@ -120,6 +120,7 @@ class Program:
         scopes = {id(scope): scope for scope, _ in self._numbered}.values()
         self._parallel = any(r.chunk < r.items for scope in scopes for runs in scope.runs.values() for r in runs)
         self._checked = config.debug.check >= 2
+        self.name = "program"  # for people
         self.profile: list[tuple[int, float]] | None = None
         self._header = self._table((), False)
         self._layout.template[Frame.PROGRAM] = self._header.ctypes.data
@@ -139,7 +140,8 @@ class Program:
     @property
     def call(self) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
         """What to call when there is no `into`: the fastest way."""
-        return self._short if self._short is not None and self.profile is None else self._general_call
+        quick = self.profile is None and config.debug.watch is None
+        return self._short if quick and self._short is not None else self._general_call
 
     def _general_call(self, arrays: Sequence[np.ndarray],
                       into: Mapping[int, np.ndarray] = _NO_TARGETS) -> list[np.ndarray]:
@@ -162,10 +164,10 @@ class Program:
         if not self._layout.arena_kept:
             frame.set_arena(self._layout, pool.aligned(self._layout.arena_bytes))
         in_place = tuple(p for p in self._copies if p in into and into[p] is arrays[self.storage.reusable[p]])
-        profile = self.profile
-        header = self._table(in_place, profile is not None)
+        profile, watch = self.profile, config.debug.watch
+        header = self._table(in_place, profile is not None or watch is not None)
         frame.words[Frame.PROGRAM] = header.ctypes.data
-        start = perf_counter()
+        begin = start = perf_counter()
         code = run(*arrays, *made)
         while code:
             if code == executor.PAUSE:
@@ -176,12 +178,17 @@ class Program:
             scope, step = self._numbered[code - 1]
             if isinstance(step, Call):
                 self._run_in_python(step, scope, frame, arrays, made)
-            if profile is not None and scope is self._scope:
+            if (profile is not None or watch is not None) and scope is self._scope:
                 now = perf_counter()
-                calls, seconds = profile[code - 1]
-                profile[code - 1] = calls + 1, seconds + now - start
+                if profile is not None:
+                    calls, seconds = profile[code - 1]
+                    profile[code - 1] = calls + 1, seconds + now - start
+                if watch is not None:
+                    watch.step(self, code - 1, start, now)
                 start = perf_counter()
             code = run()
+        if watch is not None:
+            watch.program(self, begin, perf_counter())
         if not self._layout.arena_kept:
             frame.set_arena(self._layout, None)
         frame.words[Frame.PROGRAM] = self._header.ctypes.data

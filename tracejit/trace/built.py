@@ -7,14 +7,29 @@ Read next: `lower/plan.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 from tracejit.ir import Graph, Type
-from tracejit.lower.plan import Plan, launch_of
+from tracejit.lower.buffers import Storage
+from tracejit.lower.kernel import Launch
+from tracejit.lower.plan import Branch, Call, Gemm, Plan, Step, launch_of, reads_of, writes_of
 
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
+
+
+@dataclass(slots=True)
+class Lowering:
+    """A graph as a plan, before its kernels are compiled."""
+
+    name: str
+    stages: list[tuple[str, Graph, float]]  # name of the pass, the graph after it, seconds it took
+    plan: Plan
+    storage: Storage
+    start: float  # when this began
+    kernels: list[int] = field(default_factory=list)  # addresses of the code, if known
 
 
 @dataclass(slots=True)
@@ -55,7 +70,7 @@ def kernel_infos(built: Built, calls: int) -> list[KernelInfo]:
         touched = {v.buffer for v in (*launch.reads, *launch.writes)}
         found.append(
             KernelInfo(
-                launch.name,
+                step_name(step),
                 tuple(launch.ops),
                 tuple(launch.source_lines),
                 sum(plan.buffers[b].nbytes for b in touched),
@@ -65,6 +80,67 @@ def kernel_infos(built: Built, calls: int) -> list[KernelInfo]:
             )
         )
     return found
+
+
+def step_name(step: Step) -> str:
+    """What a step is called in explanations, reports and profiles."""
+    match step:
+        case Launch():
+            return step.name
+        case Gemm():
+            return f"matmul_{step.then.name}" if step.then is not None else "matmul"
+        case Call():
+            return step.op.name
+        case Branch():
+            return "cond"
+    return "while_loop" if step.test is not None else "scan"
+
+
+def stored(plan: Plan) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """What goes through memory between steps, in order: type, who makes it, who reads it, and why it is not fused."""
+    makers: dict[int, str] = {}
+    readers: dict[int, list[str]] = {}
+    for step in plan.steps:
+        for b in reads_of(step):
+            if b in makers:
+                readers.setdefault(b, []).append(step_name(step))
+        for b in writes_of(step):
+            makers.setdefault(b, step_name(step))
+    return [
+        (repr(Type(plan.buffers[b].shape, plan.buffers[b].dtype)), maker, tuple(dict.fromkeys(readers[b])),
+         plan.buffers[b].why)
+        for b, maker in makers.items()
+        if b in readers and plan.buffers[b].why
+    ]
+
+
+def step_bytes(plan: Plan, step: Step) -> int:
+    """Bytes of the buffers that a step touches, each once."""
+    return sum(plan.buffers[b].nbytes for b in {*reads_of(step), *writes_of(step)})
+
+
+def step_lines(step: Step) -> tuple[str, ...]:
+    """The user's lines that a step comes from."""
+    launch = launch_of(step)
+    where = getattr(step, "where", "")
+    found = (*((where,) if where else ()), *(launch.source_lines if launch is not None else ()))
+    return tuple(dict.fromkeys(found))
+
+
+def step_work(step: Step) -> int:
+    """Scalar operations of a step, about: a product's multiplications and additions, a kernel's statements at each
+    point of its space. 0 where it is not known."""
+    work = 0
+    if isinstance(step, Gemm):
+        work = 2 * prod(step.batch) * step.m * step.n * step.k * (4 if step.dtype.kind == "c" else 1)
+    launch = launch_of(step)
+    if launch is not None:
+        counted = sum(2 if s.op == "fma" else s.op not in _FREE for s in launch.kernel.stmts)
+        work += counted * prod(launch.extents)
+    return work
+
+
+_FREE = frozenset(("const", "load", "index", "param", "carry", "extent", "coord", "bitcast", "cast", "broadcast"))
 
 
 class Lowered:
