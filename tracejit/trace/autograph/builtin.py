@@ -9,6 +9,7 @@ Read next: `convert.py`.
 from __future__ import annotations
 
 import builtins
+import types
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -147,6 +148,9 @@ def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> No
             return original(*args, **options)
         if isinstance(items, Tensor) and unknown(items) and items.ndim == 1 and items.size > loops.UNROLL:
             return whole(items)
+        if isinstance(items, types.GeneratorType):
+            items = list(items)
+            args = (items,)
         if not isinstance(items, list | tuple | Tensor) or not any(map(unknown, items)):
             return original(*args)
         found, *more = items
@@ -172,10 +176,20 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _test(original: Any, fold: Callable[..., Any], whole: Any) -> None:
+def _until(items: Any, ends: bool) -> Any:
+    """Items up to the first known one that decides."""
+    for x in items:
+        yield x
+        if not unknown(x) and bool(x) is ends:
+            return
+
+
+def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> None:
     def test(iterable: Any, /) -> Any:
         if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim == 1:
             return whole(iterable)
+        if state.trace is not None and isinstance(iterable, types.GeneratorType):
+            iterable = list(_until(iterable, ends))
         if isinstance(iterable, list | tuple) and any(map(unknown, iterable)):
             found = fold(iterable[0], *(partial(_same, x) for x in iterable[1:]))
             return operators.predicate(found) if unknown(found) else bool(found)
@@ -184,7 +198,7 @@ def _test(original: Any, fold: Callable[..., Any], whole: Any) -> None:
     _special(original)(test)
 
 
-_test(any, operators.or_, reduction.any)
-_test(all, operators.and_, reduction.all)
+_test(any, operators.or_, reduction.any, True)
+_test(all, operators.and_, reduction.all, False)
 
 convert.HIGHER_ORDER |= {getattr(control, name) for name in control.__all__}

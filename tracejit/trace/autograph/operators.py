@@ -315,7 +315,7 @@ def _staged_for(steps: loops.Steps, body: Any, orelse: Any, given: Given) -> Out
     zero = core.as_number(core.full(0, (), dtypes.int64))
     if not isinstance(count, Tensor):
         start = [zero] if steps.counted else []
-        loop = Loop(places_of((body,), facts), facts, start, steps.rows)
+        loop = Loop(places_of((body,), facts), facts, start, steps.rows, runs=count > 0)
         part, found = loop.settle(
             lambda extra, rows: Turn(
                 body(steps.item(extra[0] if extra else None, rows)) or Outcome(), extra=[i + 1 for i in extra]
@@ -333,7 +333,7 @@ def _staged_for(steps: loops.Steps, body: Any, orelse: Any, given: Given) -> Out
         found.extra = [i + 1]
         return found
 
-    loop = Loop(places_of((body,), facts), facts, [zero])
+    loop = Loop(places_of((body,), facts), facts, [zero], runs=not isinstance(count, Tensor) and count > 0)
     part, found = loop.settle(turn)
     if _left(found.outcome) is False:
         loop.finish(part, *_counting(loop, count))
@@ -341,7 +341,7 @@ def _staged_for(steps: loops.Steps, body: Any, orelse: Any, given: Given) -> Out
     leaves = True
 
     def run() -> Outcome | None:
-        loop = Loop(places_of((body,), facts), facts, [zero])
+        loop = Loop(places_of((body,), facts), facts, [zero], runs=not isinstance(count, Tensor) and count > 0)
         return _after_loop(*loop.finish(*loop.settle(turn), None), orelse, given)
 
     return _if_any_turn(count > 0, run, orelse, (body, orelse), facts)

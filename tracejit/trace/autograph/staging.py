@@ -23,7 +23,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.errors import TracerError
-from tracejit.ir import Type, has_effects
+from tracejit.ir import INPUT, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.ops.control import Region, Slot, _rebind, _same_value, _scalar, _together, _union
 from tracejit.ops.effects import Template, _filled
@@ -441,8 +441,16 @@ class Turn:
 class Loop:
     """A loop being traced. `extra`: values of the loop itself (a counter), given to each turn."""
 
-    def __init__(self, places: Sequence[Place], facts: Facts, extra: Sequence[Any] = (), rows: Sequence[Tensor] = ()):
-        self.places, self.facts = places, facts
+    def __init__(
+        self,
+        places: Sequence[Place],
+        facts: Facts,
+        extra: Sequence[Any] = (),
+        rows: Sequence[Tensor] = (),
+        runs: bool = False,
+    ):
+        """runs: there is at least one turn."""
+        self.places, self.facts, self.runs = places, facts, runs
         self.before = [p.get() for p in places]
         self.trees = [None if _missing(v) else flatten(v) for v in self.before]
         self.rows = list(rows)
@@ -627,6 +635,7 @@ class Loop:
             body.region.input(Slot(None, type, False, "leaving"))
             finals.append(body.tensor(x, type))
             starts.append(core.full(k == 0, type.shape, type.dtype))
+        lasting = self._lasting(body, finals, starts)
         regions = [body.region] if test is None else [body.region, test.region]
         handles = _union(r.handles() for r in regions)
         graph = body.region.graph(finals, handles)
@@ -640,7 +649,7 @@ class Loop:
             go = condition.region.trace.read(predicate(core.as_tensor(go)))
         cond = condition.region.graph([go], handles)
         results = apply(WHILE, (*starts, *handles), {"cond": cond, "body": graph})
-        self._deliver(body, results)
+        self._deliver(body, results, lasting)
         if test is not None:
             return Outcome(), False
         rest = list(results[len(carries) + 1 :])
@@ -650,7 +659,9 @@ class Loop:
         broke = rest[1] if o.broke is not False else False
         value = UNSET
         if returned is not False:
-            value = unflatten(result_spec, [core.as_number(x) if w else x for x, w in zip(rest[2:], weak, strict=True)])
+            value = unflatten(
+                result_spec, [core.as_number(x) if w else x for x, w in zip(rest[2:], weak, strict=False)]
+            )
         if turn.endless and broke is False:
             returned = True
         elif turn.endless and returned is False:
@@ -662,17 +673,49 @@ class Loop:
         carries = self.every
         finals = [body.tensor(c.final, c.slot.type) for c in carries]  # type: ignore[arg-type]
         starts = [c.slot.tensor() for c in carries]
+        lasting = self._lasting(body, finals, starts)
+        rows = len(carries), len(carries) + len(self.rows)
+        body.region.inputs = [
+            *body.region.inputs[: rows[0]],
+            *body.region.inputs[rows[1] :],
+            *body.region.inputs[slice(*rows)],
+        ]
         handles = body.region.handles()
         graph = body.region.graph(finals, handles)
         attrs = {"body": graph, "length": length, "reverse": False, "carries": len(starts), "xs": len(self.rows)}
-        self._deliver(body, apply(SCAN, (*starts, *self.rows, *handles), attrs))
+        self._deliver(body, apply(SCAN, (*starts, *self.rows, *handles), attrs), lasting)
 
-    def _deliver(self, body: Part, results: Sequence[Tensor]) -> None:
+    def _lasting(
+        self, body: Part, finals: list[Tensor], starts: list[Tensor]
+    ) -> dict[int, tuple[int, list[Slot], Any]]:
+        """Variables that first get a value in the body, where there is at least one turn: further results. For each
+        place the first result, what its leaves are, and their structure."""
+        found: dict[int, tuple[int, list[Slot], Any]] = {}
+        for k, tree in enumerate(self.trees):
+            if not self.runs or tree is not None or not body.after or _missing(body.after[k]):
+                continue
+            leaves, spec = flatten(body.after[k])
+            slots = [Slot.of(body.now(x), "") for x in leaves]
+            if any(s.type is None for s in slots):
+                continue
+            found[k] = len(finals), slots, spec
+            for x, s in zip(leaves, slots, strict=True):
+                assert s.type is not None
+                body.region.input(Slot(None, s.type, False, "lasting"))
+                finals.append(body.tensor(x, s.type))
+                starts.append(core.full(0, s.type.shape, s.type.dtype))
+        return found
+
+    def _deliver(self, body: Part, results: Sequence[Tensor], lasting: dict[int, tuple[int, list[Slot], Any]]) -> None:
         """Put the last values where they belong."""
+        for k, (first, slots, spec) in lasting.items():
+            given = results[first : first + len(slots)]
+            last = [core.as_number(x) if s.weak else x for x, s in zip(given, slots, strict=True)]
+            self.places[k].set(unflatten(spec, last))
         values = dict(zip(map(id, self.every), results, strict=False))
         for k, (p, tree) in enumerate(zip(self.places, self.trees, strict=True)):
             if tree is None:
-                if body.after and not _missing(body.after[k]):
+                if k not in lasting and body.after and not _missing(body.after[k]):
                     p.set(
                         Undefined(
                             p.name,
@@ -691,11 +734,21 @@ class Loop:
                     if c.stand_in._value is not c.node:
                         core.rebind(x, found)
                 else:
+                    if type(x) is Tensor and c.stand_in._value is not c.node and _seen_outside(x):
+                        raise StagingError(
+                            f"'{p.name}' is a tensor from outside that the loop at {self.facts.where} both writes in "
+                            f"place (+=, [...] =) and rebinds; write {p.name} = {p.name} + ..., or copy it before"
+                        )
                     leaves[i] = core.as_number(found) if c.slot.weak else found
             if any(a is not b for a, b in zip(leaves, tree[0], strict=True)):
                 p.set(unflatten(tree[1], leaves))
         for c in self.handles:
             core.rebind(c.handle, values[id(c)])  # type: ignore[arg-type]
+
+
+def _seen_outside(x: Tensor) -> bool:
+    """Whether somebody outside the function may hold the handle: an argument, a value from outside."""
+    return x._value.__class__ is not Node or x._value.op is INPUT  # type: ignore[union-attr]
 
 
 def _missing(x: Any) -> bool:

@@ -73,7 +73,9 @@ def rewrite(node: ast.FunctionDef | ast.Lambda, original: types.CodeType) -> typ
         body = [_with_type_params(ast.ClassDef(class_name, [], [], body, []))]
     free = sorted({*original.co_freevars, RUNTIME})
     start: ast.stmt = ast.Assign([ast.Name(n, ast.Store()) for n in free], ast.Constant(None))
-    factory = _function_def("ag__factory", [], [start, *body])
+    bound = {class_name or original.co_name} - set(free) - {"<lambda>"}  # a global of that name stays one
+    declared: list[ast.stmt] = [ast.Global(sorted(bound))] if bound else []
+    factory = _function_def("ag__factory", [], [*declared, start, *body])
     module = ast.Module([factory], [])
     ast.copy_location(factory, node)
     ast.fix_missing_locations(module)
