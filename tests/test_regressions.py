@@ -314,3 +314,10 @@ def test_one_warning_per_function_decorated_again_and_again(recwarn: pytest.Warn
         if isinstance(getattr(np, name), np.ufunc) and hasattr(tj, name):
             tj.function(getattr(tj, name))
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("name", ["sort", "argsort"])
+def test_sorting_a_0d_tensor(name: str) -> None:
+    for f in (getattr(tj, name), tj.function(getattr(tj, name))):
+        with pytest.raises(ValueError, match="0-d tensor"):
+            f(tj.asarray(1.0))

@@ -103,6 +103,8 @@ def argsort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: 
     [1, 2, 0]
     """
     t = strong(x)
+    if t.ndim == 0 and axis is not None:
+        raise ValueError("argsort: a 0-d tensor has no axis to sort along")
     t, axis = (ravel(t), 0) if axis is None else (t, axis)
     t, k = _last(t, axis)
     return _back(_positions(t, descending), k)
