@@ -439,3 +439,73 @@ def test_no_noise() -> None:
         warnings.simplefilter("error")
         f(tj.ones(3)), f(tj.ones(3))
     assert holder.w.numpy().tolist() == [2.0, 2.0, 2.0]
+
+
+# -- what users of other compilers ask for -----------------------------------------------------------------------------
+def test_a_plain_assert_on_a_tensor_is_checked_at_each_call(capsys: pytest.CaptureFixture[str]) -> None:
+    @tj.function
+    def f(v, n):
+        assert (v > 0).all(), f"need positive, got {v} at {n:02d}"
+        print("checked", v)
+        assert n < 100
+        return tj.log(v)
+
+    f(tj.ones(3), 1)
+    for run in (f.eager, f):
+        capsys.readouterr()
+        with pytest.raises(AssertionError, match=r"^need positive, got \[-1\.\] at 02"):
+            run(tj.constant([-1.0]), 2)
+        assert capsys.readouterr().out == ""
+        with pytest.raises(AssertionError):
+            run(tj.ones(2), 100)
+        assert capsys.readouterr().out == "checked tj.Tensor([1. 1.], shape=(2,), dtype=float32)\n"
+
+
+def test_effects_inside_branches_and_loops(capsys: pytest.CaptureFixture[str]) -> None:
+    v = tj.Variable(0)
+
+    @tj.function
+    def f(n):
+        for k in tj.range(n):
+            if k % 2 == 0:
+                tj.print("even", k)
+            else:
+                v.assign_add(1)
+                tj.print("odd", k, v)
+            tj.py_function(lambda t: print("seen", t.item()), [k])
+        tj.print("done", v)
+        return n
+
+    texts = []
+    for run in (f.eager, f):
+        v.assign(0)
+        run(tj.constant(5))
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and texts[1].count("seen") == 5
+    assert texts[1].endswith("done <tj.Variable 'Variable:0' shape=() dtype=int32, numpy=2>\n")
+
+
+def test_a_trace_that_fails_has_had_its_effects_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in eager code: what was printed before the error is printed, and a check that fails comes first."""
+    v = tj.Variable([5.0, 6.0])
+
+    @tj.function
+    def f(x, n):
+        y = x * n + v
+        tj.print("y is", y)
+        tj.debugging.assert_positive(y, "y")
+        print("again", f"{y.sum():.1f}")
+        return y + tj.ones(7)
+
+    for run in (f.eager, f, f):
+        capsys.readouterr()
+        with pytest.raises(ValueError, match="do not broadcast"):
+            run(tj.ones(2), 2)
+        out = "y is tj.Tensor([7. 8.], shape=(2,), dtype=float32)\nagain 15.0\n"
+        assert capsys.readouterr().out == out
+        with pytest.raises(AssertionError, match=r"^y: assert_positive: x > 0 does not hold; x = \[-5\.\s+-4\.\]"):
+            run(tj.ones(2), -10)
+        assert capsys.readouterr().out.count("\n") == 1
+    with pytest.raises(ValueError):
+        f.trace(tj.ones(2), 2)
+    assert capsys.readouterr().out == ""

@@ -43,6 +43,7 @@ from tracejit.trace.autograph.convert import convert
 from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
 from tracejit.trace.cache import MAX_KEYS, Described, Traces, no_shortcut
 from tracejit.trace.captures import Reach
+from tracejit.trace.checked import run_left
 from tracejit.trace.passes.control import control
 from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
@@ -285,7 +286,12 @@ class Function:
     def _make(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, Sequence[Any]]:
         traces = self._traces
         reason = self._reason(call, before)
-        s, opened = self._traced(call, before)
+        try:
+            s, opened = self._traced(call, before)
+        except Exception as error:
+            if (earlier := run_left(error)) is not None:
+                raise earlier from None
+            raise
         if opened:
             reason += f"; from here on {opened} may have any size"
         if s.created and traces.creations:
@@ -418,6 +424,7 @@ class Function:
                 )
 
     # -- eager runs ----------------------------------------------------------------------------------------------------
+    @boundary
     def eager(self, *args: Any, **kwargs: Any) -> Any:
         """Run undecorated. NumPy arrays arrive as tensors, and writes go back into them, as in a compiled run."""
         return self._eagerly((), args, kwargs)
@@ -456,6 +463,7 @@ class Function:
         """The traces of each living instance, if this is a method."""
         return [view for _, view in list(self._instances.values())]
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph of a call, before any pass. Nothing is run or kept."""
         call = self.signature().call(args, kwargs)
@@ -472,10 +480,12 @@ class Function:
         s = self._record(call, before)
         return s.graph, s.gather(call.leaves, [c.handle for c in s.hidden])
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """What a call compiles to: the graph after every pass, kernels and buffers. Nothing is run or kept."""
         return Lowered(build(self.trace(*args, **kwargs), self.options))
 
+    @boundary
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Trace and compile ahead of time, for arguments or `spec`s in their place. Gives a callable for such
         arguments."""
@@ -589,9 +599,11 @@ class Method:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.function, name)
 
+    @boundary
     def eager(self, *args: Any, **kwargs: Any) -> Any:
         return self.function._eagerly((self.__self__,), args, kwargs)
 
+    @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         before = (self.__self__,)
         return self.function._record(self.function.signature(before).call(args, kwargs), before).graph
@@ -599,6 +611,7 @@ class Method:
     def recorded(self, *args: Any, **kwargs: Any) -> tuple[Graph, list[np.ndarray]]:
         return self.function._recorded((self.__self__,), args, kwargs)
 
+    @boundary
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         return Lowered(build(self.trace(*args, **kwargs), self.function.options))
 

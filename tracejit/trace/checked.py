@@ -18,7 +18,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.errors import locate
-from tracejit.ir import CONSTANT, GETITEM, Graph, Node, Type, has_effects, subgraphs
+from tracejit.ir import CONSTANT, GETITEM, Graph, Node, Type, has_effects, reachable, subgraphs
 from tracejit.quiet import quietly
 from tracejit.tensor import recording
 
@@ -125,6 +125,42 @@ def _range(x: np.ndarray) -> str:
     if x.dtype.kind == "c":
         return f"{kind} abs max {np.max(np.abs(x)):.4g}"
     return f"{kind} min {np.min(x):.4g} max {np.max(x):.4g}"
+
+
+# -- a trace that fails ------------------------------------------------------------------------------------------------
+def leave(error: Exception, trace: Any, inputs: Mapping[Node, Any], effects: Sequence[Node]) -> None:
+    """Leave with an error of a trace what it recorded before: effects that eager code would have had by then."""
+    error._tracejit_left = trace, dict(inputs), list(effects)  # type: ignore[attr-defined]
+
+
+def run_left(error: Exception) -> Exception | None:
+    """Have the effects that a failed trace recorded, in order; gives the error of one that fails itself: in eager code
+    it would have been the first."""
+    left = error.__dict__.pop("_tracejit_left", None)
+    if left is None:
+        return None
+    trace, inputs, effects = left
+    values: dict[Node, Any] = {n: _array(x, n) for n, x in inputs.items()}
+    values.update((c.node, _array(c.handle, c.node)) for c in trace.captured.values())
+    needed = reachable(effects)
+    for node in trace.nodes[: trace.nodes.index(effects[-1]) + 1]:
+        if node not in needed:
+            continue
+        args = [values[i] for i in node.inputs]
+        if node.op is GETITEM:
+            values[node] = args[0][node.attrs["index"]]
+            continue
+        try:
+            with recording(None):
+                values[node] = quietly(node.op.eager, *args, **node.attrs)
+        except Exception as earlier:
+            locate(earlier, node.where, f"{node.op.name}({', '.join(repr(i.type) for i in node.inputs)})")
+            return earlier
+    return None
+
+
+def _array(x: Any, node: Node) -> np.ndarray:
+    return np.asarray(getattr(x, "_value", x), node.dtype)
 
 
 # -- inside control flow -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tracejit.tensor import Number, Tensor, recording, wrap
 from tracejit.trace.autograph.values import Undefined
 from tracejit.trace.calls import CompiledGraph
 from tracejit.trace.captures import Reach, Watch
+from tracejit.trace.checked import leave
 from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
 from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
 
@@ -298,6 +299,12 @@ def record(
             result = signature.call_with(function, values, *before)
             reach.changed += [n for k, n in zip(call.traced, given) if _is_changed(values[k], *given[n])]
             outputs, results, spec = _results(trace, result, stand_ins, starts)
+    except Exception as error:
+        effects = [n for n in trace.nodes if has_effects(n)]
+        if effects:  # what eager code would have done before it failed
+            inputs = {n: call.leaves[k] for k, n in starts.items()}
+            leave(error, trace, inputs, effects)
+        raise
     finally:
         written = trace.close()
         if config.debug.watch is not None:
