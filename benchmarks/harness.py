@@ -181,7 +181,8 @@ def table(rows: Iterable[Row], peers: list[str], markdown: bool) -> str:
             if peer not in row.seconds:
                 cells.append("failed" if peer in row.failed else "")
                 continue
-            value = f"{row.median(peer) * SCALE[row.unit]:.3g}"
+            number = row.median(peer) * SCALE[row.unit]
+            value = f"{number:.3g}" if number < 1000 else f"{number:.0f}"
             cells.append(f"**{value}**" if markdown and peer == fastest else value)
         cells += [f"{row.speed:.2f}x" if row.speed is not None else "", row.best_peer or ""]
         body.append(cells)
