@@ -35,6 +35,7 @@ class Sketch:
         self.params: list[int] = []
         self.stages: list[Stage] = []
         self.accumulators = 0
+        self.tiled = False
 
     @property
     def vdim(self) -> int:
@@ -48,7 +49,7 @@ class Sketch:
         high = sum(max(0, s * (e - 1)) for s, e in zip(strides, self.extents, strict=True) if e)
         if classes is None:
             classes = "".join(
-                "0" if s == 0 else "1" if s == 1 else "2" if s == 2 and d == self.vdim else "s"
+                "0" if s == 0 else str(s) if s == 1 or (1 < s <= 4 and d == self.vdim) else "s"
                 for d, s in enumerate(strides)
             )
         if buffer is None:
@@ -119,11 +120,16 @@ class Sketch:
         )
 
     def accumulate(
-        self, *accumulators: tuple[Any, ...], stores: Sequence[Store] = (), checks: Sequence[Value] = ()
+        self,
+        *accumulators: tuple[Any, ...],
+        stores: Sequence[Store] = (),
+        checks: Sequence[Value] = (),
+        keeps: Sequence[Value] = (),
     ) -> list[Value]:
         """An inner stage with accumulators `(op, value)` or `(op, value, index)`; gives their carries."""
         records = [Accumulator(op, v.dtype, v.index, *(i.index for i in index)) for op, v, *index in accumulators]
-        self.stages.append(Stage(True, tuple(records), tuple(stores), tuple(c.index for c in checks)))
+        numbers = [tuple(v.index for v in values) for values in (checks, keeps)]
+        self.stages.append(Stage(True, tuple(records), tuple(stores), *numbers))
         first, self.accumulators = self.accumulators, self.accumulators + len(records)
         return [self.carry(first + n, I64 if a.op.startswith("arg") else a.dtype) for n, a in enumerate(records)]
 
@@ -141,6 +147,7 @@ class Sketch:
             len(self.params),
             tuple(self.b.stmts),
             tuple(self.stages),
+            self.tiled,
         )
         verify(kernel)
         return Launch(

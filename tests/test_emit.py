@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_reference import MARK, Sketch, compare, run_native
+from kernel_reference import MARK, Sketch, compare, run_native, run_reference
 
 from tracejit import dtypes
 from tracejit.config import Options
@@ -623,3 +624,96 @@ def test_more_elements_than_32_bits_count() -> None:
         buffers = [b.copy() for b in s.buffers]
         run_native(s.launch(), buffers, splits=splits)
         assert buffers[1][0] == 3 * n and buffers[2][0] == n - 1
+
+
+# ---- tiles, kept values, guards, spread elements
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "bool"])
+@pytest.mark.parametrize("shape", [(1, 1), (8, 9), (16, 16), (65, 130), (3, 300), (300, 3), (0, 5)])
+def test_tiles(dtype: str, shape: tuple[int, int]) -> None:
+    """A read along the dim before the vectors' is turned in squares, next to reads that run along the vectors."""
+    rows, columns = shape
+    s = Sketch((2, rows, columns), 3)
+    s.tiled = True
+    turned = s.read(dtype, (rows * columns, 1, rows), classes="s1s")
+    plain = s.read(dtype, (rows * columns, columns, 1), classes="ss1")
+    lane = cast(s.coord(2) + s.coord(1), "int64")
+    along = (rows * columns, columns, 1)
+    s.point(s.write(maximum(turned, plain), along, classes="ss1"), s.write(lane, along, classes="ss1"))
+    for pieces in (1, 3):
+        compare(s, block=64, pieces=pieces)
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+@pytest.mark.parametrize("length", [1, 15, 16, 200])
+def test_kept_values(width: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later stages read back what an earlier one kept, of any dtype, behind masked tails and streaming stores too."""
+    monkeypatch.setattr(emit_llvm, "vector_bytes", lambda features: width)
+    machine = f"{build_module._machine()} {width} kept"
+    monkeypatch.setattr(build_module, "_machine", lambda: machine)
+    s = Sketch((7, length), 1, "inner")
+    x = s.read("float32", (length, 1))
+    (top,) = s.accumulate(("max", x))
+    half, positive, wide = cast(x - top, "float16"), x > 0, cast(x, "float64")
+    (total,) = s.accumulate(("add", cast(half, "float32")), keeps=[half, positive])
+    (more,) = s.accumulate(("add", select(positive, wide, 1.0)), keeps=[wide])
+    row = (length, 1)
+    scaled = cast(half, "float32") * total
+    s.accumulate(stores=[s.write(scaled, row), s.write(wide * more, row), s.write(positive, row)])
+    for stream in (False, True):
+        compare(s, rtol=1e-5, atol=1e-5, stream=stream)
+
+
+@pytest.mark.parametrize("vector", ["outer", "inner"])
+@pytest.mark.parametrize("length", [1, 5, 16, 100, 333])
+def test_loops_are_cut_where_guards_flip(vector: str, length: int) -> None:
+    """Borders and joints: guards that rise, fall, hold nowhere or everywhere, and meet at the same place."""
+    s = Sketch((4, length), 2 if vector == "outer" else 1, vector)
+    i = s.coord(1)
+    row, far = (length, 1), s.param(length - 3)
+    guards = [i >= s.param(2), i < far, far <= i, s.param(5) - i < s.param(3), i < s.param(-4), i <= s.param(10**6)]
+    both = guards[0] & guards[1]
+    zero = s.b.const(0, "int64")
+    found = [s.read("float32", row, offset=zero, mask=g) for g in [*guards, both, ~both]]
+    stores = [s.write(select(g, x, 7.0), row) for g, x in zip([*guards, both, ~both], found, strict=True)]
+    if vector == "inner":
+        (total,) = s.accumulate(("add", found[6]), stores=stores)
+        s.point(s.write(total, (1, 0)))
+    else:
+        s.point(*stores)
+    for stream in (False, True):
+        compare(s, rtol=1e-5, atol=1e-5, stream=stream)
+
+
+def test_loads_that_a_guard_forbids_touch_nothing() -> None:
+    """Their addresses may lie far outside of any memory."""
+    s = Sketch((3, 100), 2)
+    zero, row, i = s.b.const(0, "int64"), s.coord(0), s.coord(1)
+    x = s.read("float32", (100, 1), offset=zero, mask=row < s.param(1))
+    y = s.read("float32", (100, 1), offset=zero, mask=(i < s.param(50)) & (row < s.param(1)))
+    s.point(s.write(x + y, (100, 1)))
+    launch = s.launch()
+    expected = [b.copy() for b in s.buffers]
+    run_reference(launch, expected)
+    distant = tuple(View(v.buffer, v.offset, (1 << 44, 1)) for v in launch.reads)  # where other rows would be
+    found = [b.copy() for b in s.buffers]
+    run_native(replace(launch, reads=distant), found)
+    assert np.array_equal(found[2], expected[2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "bool"])
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("length", [1, 15, 64, 333])
+def test_every_second_third_and_fourth_element(dtype: str, stride: int, length: int) -> None:
+    """Whole vectors are picked apart and put together; what lies between is left alone."""
+    s = Sketch((3, length), 2)
+    row = (length * stride, stride)
+    x, y = s.read(dtype, row), s.read(dtype, (length, 1))
+    s.point(s.write(maximum(x, y), row), s.write(x, (length, 1)))
+    compare(s)
+    r = Sketch((3, length), 1, "inner")
+    z = r.read(dtype, row)
+    (top,) = r.accumulate(("max", z))
+    r.point(r.write(top, (1, 0)))
+    compare(r)

@@ -160,3 +160,54 @@ def test_random_programs(seed):
 def test_many_random_programs(block):
     for seed in range(1000 + 100 * block, 1100 + 100 * block):
         run_and_compare(seed)
+
+
+def only(plan: Plan) -> kernels.Launch:
+    (launch,) = plan.steps
+    assert isinstance(launch, kernels.Launch)
+    return launch
+
+
+def test_exponentials_of_a_row_are_kept_not_computed_twice():
+    launch = only(lower(tj.softmax, (512, 1000)))
+    assert [len(s.keeps) for s in launch.kernel.stages] == [0, 1, 0]
+    launch = only(lower(tj.softmax, (64, 20000)))  # a row that would not stay in the innermost cache
+    assert not any(s.keeps for s in launch.kernel.stages)
+
+
+def test_a_transpose_next_to_a_plain_read_goes_by_tiles():
+    assert only(lower(lambda x, y: x.T + y, (100, 200), (200, 100))).kernel.tiled
+    assert not only(lower(lambda x, y: x.T + y, (3, 200), (200, 3))).kernel.tiled
+
+
+def test_reshapes_need_no_division():
+    def blocks(x):
+        return x.reshape(8, 4, 16, 8).transpose(0, 2, 1, 3).reshape(128, 32) * 2
+
+    launch = only(lower(blocks, (32, 128)))
+    assert launch.extents == (8, 16, 4, 8)
+    assert not {s.op for s in launch.kernel.stmts} & {"quot", "rem"}
+    uneven = only(lower(lambda x: x.T.reshape(9, 4), (6, 6)))  # here they must stay
+    assert "rem" in {s.op for s in uneven.kernel.stmts}
+
+
+def test_vectors_run_along_long_dims():
+    launch = only(lower(lambda x, w: x * w, (1000, 3), (3,)))
+    assert launch.extents == (1000,) and {a.strides for a in launch.kernel.writes} == {("3",)}
+    launch = only(lower(lambda x: (x * x).sum(axis=1), (1000, 3)))
+    assert launch.extents == (1000,) and not launch.kernel.inner
+    launch = only(lower(lambda x: x * 2, (1000, 3)))  # walked as one
+    assert launch.extents == (3000,)
+    launch = only(lower(lambda x, w: ((x * w).sum(axis=1), (x * x).sum(axis=1), x.max(axis=1)), (500, 400), (400,)))
+    assert launch.kernel.vector == "inner"  # although more writes run along the rows than reads along the columns
+
+
+def test_pairs_are_reduced_on_the_fly():
+    def forces(p, m):
+        d = p[None] - p[:, None]
+        r = (d * d).sum(axis=-1) + 0.01
+        return (d * (m / (r * tj.sqrt(r)))[:, :, None]).sum(axis=1)
+
+    launch = only(lower(forces, (300, 3), (300,)))
+    assert launch.extents == (300, 300) and len(launch.kernel.accumulators) == 3
+    assert sum(s.op == "sqrt" for s in launch.kernel.stmts) == 1

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracejit.config import Options
+from tracejit.dims import bits, is_symbolic
 from tracejit.ir import Node
 from tracejit.lower import scalar
 from tracejit.lower.access import (
@@ -181,7 +182,7 @@ class Writer:
         for d, sizes in cuts.items():
             chain = [1]
             for size in sorted(sizes):
-                if size % chain[-1] == 0:
+                if size != chain[-1] and size % chain[-1] == 0:
                     chain.append(size)
             chain.append(d.extent)
             found[d.number] = tuple(big // small for small, big in pairwise(chain))[::-1]
@@ -363,8 +364,8 @@ class Writer:
             return counted, None
         ok = (counted >= 0) & (counted < size)
         reported = ok if mask is None else ok | ~mask
-        message = f"index {{value}} is out of bounds for axis {axis} with size {extent}"
-        self.sites.append(CheckSite(message, node.where))
+        message = f"index {{value}} is out of bounds for axis {axis} with size {{extent}}"
+        self.sites.append(CheckSite(message, node.where, extent))
         check = self.builder.emit("check", scalar.BOOL, (reported, raw), (len(self.sites) - 1,))
         self.checks.append(check.index)
         return counted, ok
@@ -412,14 +413,13 @@ class Writer:
     def number(self, value: Any, dtype: np.dtype) -> Any:
         """A literal of the program. All but the simplest are run-time numbers, so that other numbers (one over another
         size, another learning rate) share the kernel."""
-        if dtype.kind in "bc" or value in COMMON_LITERALS or dtype == scalar.F16:
+        if dtype.kind in "bc" or (not is_symbolic(value) and value in COMMON_LITERALS) or dtype == scalar.F16:
             return literal(self.builder, value, dtype)
-        key = (repr(value), dtype)
+        key = (value if is_symbolic(value) else repr(value), dtype)
         found = self.numbers.get(key)
         if found is None:
             wide = np.dtype("float64") if dtype.kind == "f" else I64 if dtype.kind == "i" else scalar.U64
-            bits = int(np.array(value, dtype).astype(wide).view(I64))
-            raw = self.param(bits)
+            raw = self.param(bits(value, dtype.name, wide.name))
             found = scalar.cast(raw if wide == I64 else scalar.bitcast(raw, wide), dtype)
             self.numbers[key] = found
         return found
@@ -523,7 +523,9 @@ class Writer:
             if len(group) < 2:
                 return group
             # A last dim of a few elements (the colours of a picture) would leave most lanes of a vector empty.
-            value = {d: (self.space[d] >= NARROW, scores[d]) for d in group}
+            pairs = dict(zip(group[1:], group, strict=False))
+            narrow = {d for d in group if self.space[d] < NARROW and not (d in pairs and self._as_one(pairs[d], d))}
+            value = {d: (d not in narrow, scores[d]) for d in group}
             best = max(group, key=lambda d: (value[d], d))
             return [d for d in group if d != best] + [best] if value[best] > value[group[-1]] else group
 
@@ -546,6 +548,10 @@ class Writer:
     def _is_part(self, touch: _Touch) -> bool:
         return self.buffers[touch.buffer].dtype.kind == "c"
 
+    def _as_one(self, d: int, e: int) -> bool:
+        """Whether every access walks two dims, the second inside the first, as if they were one."""
+        return all(t.coefs[d] == t.coefs[e] * self.space[e] for t in (*self.reads, *self.writes))
+
     def _merge(self, order: list[int]) -> list[tuple[int, ...]]:
         """Neighbouring dims of one group become one where every access walks them as one."""
         pinned = self._coordinate_dims()
@@ -555,9 +561,8 @@ class Writer:
             if (
                 last
                 and (last[-1] in self.axes) == (d in self.axes)
-                and d not in pinned
-                and not pinned & set(last)
-                and all(t.coefs[last[-1]] == t.coefs[d] * self.space[d] for t in (*self.reads, *self.writes))
+                and not pinned & {d, *last}
+                and self._as_one(last[-1], d)
             ):
                 last.append(d)
             else:
