@@ -114,7 +114,6 @@ def convert_function(f: types.FunctionType) -> types.FunctionType:
     new.__kwdefaults__ = f.__kwdefaults__
     new.__dict__.update(f.__dict__)
     new.__qualname__, new.__module__, new.__doc__ = f.__qualname__, f.__module__, f.__doc__
-    new.__annotations__ = f.__annotations__
     return new
 
 
@@ -127,6 +126,9 @@ def _rewrite(f: types.FunctionType) -> _Rewritten | None:
         new = transform.rewrite(node, code)
     except source.SourceError as error:
         source.remember(code, str(error))
+        return None
+    except (SyntaxError, RecursionError) as error:
+        source.remember(code, f"it could not be rewritten ({type(error).__name__}: {error})")
         return None
     _mark(new)
     return _Rewritten(new)
