@@ -176,6 +176,8 @@ def test_profile_file_is_what_viewers_expect(tmp_path: Path) -> None:
             assert any(q["ts"] <= e["ts"] and e["ts"] + e["dur"] <= q["ts"] + q["dur"] + 1 for q in programs)
             assert e["args"]["bytes"] > 0 and any("test_report.py" in line for line in e["args"]["lines"])
     assert "GB/s" in str(p) and known[0] in str(p)
+    picture = ElementTree.fromstring(p.svg())
+    assert len(picture.findall("{http://www.w3.org/2000/svg}rect")) == len(p.events)
     assert len(p.events) == len([e for e in events if e["ph"] != "M"])
 
 

@@ -1,6 +1,6 @@
-"""Pictures for reports as SVG text: a graph in layers, buffers over time, a roofline.
+"""Pictures for reports as SVG text: a graph in layers, buffers over time, a roofline, a profile as a timeline.
 
-In: a graph, a plan with its places, or numbers. Out: an `<svg>` element, complete in itself.
+In: a graph, a plan with its places, events, or numbers. Out: an `<svg>` element, complete in itself.
 """
 
 from __future__ import annotations
@@ -159,3 +159,39 @@ def roofline_svg(points: Sequence[tuple[str, float, float]], bandwidth: float, f
             yield _label(px + 8, py + 4, name)
 
     return _svg(left + wide + 240, top + high + 50, list(parts()), "roofline")
+
+
+# -- timeline ----------------------------------------------------------------------------------------------------------
+KINDS = {"trace": "#ddd6fe", "compile": "#fde68a", "program": "#e5e7eb", "kernel": "#bfdbfe", "library": "#fecaca",
+         "eager": "#57606a"}  # fmt: skip
+
+
+def timeline_svg(events: Sequence[tuple[str, str, int, float, float]]) -> str:
+    """Events as (name, kind, thread, start, seconds): a lane for each thread and kind, time to the right."""
+    lanes = sorted({(thread, list(KINDS).index(kind), kind) for _, kind, thread, _, _ in events})
+    begin = min((start for *_, start, _ in events), default=0.0)
+    end = max((start + seconds for *_, start, seconds in events), default=1.0)
+    span = max(end - begin, 1e-9)
+    left, wide, high = 90.0, 1000.0, 26.0
+    height = len(lanes) * high + 40
+    step = 10 ** math.floor(math.log10(span / 4))
+    step = next(k * step for k in (1, 2, 5, 10) if span / (k * step) <= 10)
+
+    def parts() -> Iterator[str]:
+        for k in range(int(span / step) + 1):
+            x = left + wide * k * step / span
+            yield f'<line x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{height - 30:.1f}" stroke="#eaeef2" />'
+            yield _label(x - 4, height - 14, f"{k * step * 1e3:g} ms")
+        for k, (_, _, kind) in enumerate(lanes):
+            yield _label(4, 6 + k * high + 16, kind)
+        for name, kind, thread, start, seconds in sorted(events, key=lambda e: e[3]):
+            y = 6 + lanes.index((thread, list(KINDS).index(kind), kind)) * high
+            x, w = left + wide * (start - begin) / span, max(wide * seconds / span, 1.0)
+            told = html.escape(f"{name}: {seconds * 1e6:.1f} us")
+            yield (f'<rect x="{x:.1f}" y="{y + 2:.1f}" width="{w:.1f}" height="{high - 4}" fill="{KINDS[kind]}" '
+                   f'stroke="#57606a" stroke-width="0.5"><title>{told}</title></rect>')
+            if w > 40:
+                fits = int(w / 7)
+                yield _label(x + 4, y + 17, name if len(name) <= fits else name[: fits - 1] + "…")
+
+    return _svg(left + wide + 20, height, list(parts()), "timeline")

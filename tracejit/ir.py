@@ -204,8 +204,10 @@ def count(graph: Graph, op: str) -> int:
 
 def subgraphs(node: Node) -> tuple[Graph, ...]:
     """The graphs inside a control node: branches, conditions, bodies."""
-    if node.op.kind != "control":
-        return ()
+    return _graphs_in(node) if node.op.kind == "control" else ()
+
+
+def _graphs_in(node: Node) -> tuple[Graph, ...]:
     found: list[Graph] = []
     for value in node.attrs.values():
         if isinstance(value, Graph):
@@ -298,7 +300,7 @@ def _inner_names(graph: Graph) -> dict[Graph, str]:
     """A name for each graph inside control nodes."""
     found: dict[Graph, str] = {}
     for node in graph.nodes:
-        for g in subgraphs(node):
+        for g in _graphs_in(node):
             found.setdefault(g, f"{g.name if g.name.isidentifier() else 'graph'}_{len(found)}")
     return found
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracejit import config
+from tracejit.drawing import timeline_svg
 from tracejit.errors import user_line
 from tracejit.ir import Op, Type
 from tracejit.lower.plan import Call, Gemm, Plan, Step, launch_of
@@ -105,6 +106,10 @@ class profile:
             found.append({**event, "ph": "i", "s": "t"} if e.kind == "eager" else
                          {**event, "ph": "X", "dur": e.seconds * 1e6})
         return {"traceEvents": found, "displayTimeUnit": "ns"}
+
+    def svg(self) -> str:
+        """The events as a picture."""
+        return timeline_svg([(e.name, e.kind, e.thread, e.start, e.seconds) for e in self.events])
 
     def __str__(self) -> str:
         """The time by name, longest first."""

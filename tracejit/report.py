@@ -33,7 +33,7 @@ from tracejit.trace.built import Built, step_bytes, step_lines, step_name, step_
 
 RUNS = 20  # at most, and for at most so many seconds
 SECONDS = 0.5
-DRAWN = 120  # nodes of a graph that is drawn; a larger one is only listed
+DRAWN = 200  # nodes of a graph that is drawn; a larger one is only listed
 
 _CSS = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; color: #1b1f24;
@@ -100,7 +100,7 @@ def peaks(threads: int) -> tuple[float, float]:
     return moved, 2 * 768**3 / _fastest(lambda: product(square))
 
 
-def _fastest(f: Callable[[], Any], runs: int = 7) -> float:
+def _fastest(f: Callable[[], Any], runs: int = 25) -> float:
     f()
     times = []
     for _ in range(runs):
@@ -158,10 +158,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _stages(built: Built) -> Iterator[str]:
     """Each pass with what it changed; the graph before and after all of them drawn."""
     before: Graph | None = None
-    for name, graph, seconds in built.stages:
+    for k, (name, graph, seconds) in enumerate(built.stages):
         changes = _changes(before, graph)
         head = f"{name}: {len(graph.nodes)} ops" + (f", {_time(seconds)}" if before is not None else "")
-        last = name == built.stages[-1][0]
+        last = k == len(built.stages) - 1
         opened = ' open="open"' if last else ""
         yield f"<details{opened}><summary><b>{html.escape(head)}</b> {html.escape(changes)}</summary>"
         if (before is None or last) and len(graph.nodes) <= DRAWN:
