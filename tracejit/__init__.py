@@ -11,6 +11,7 @@ tj.Tensor([[4.]], shape=(1, 1), dtype=float32)
 import numpy as _np
 
 from tracejit import config
+from tracejit import report as _report
 from tracejit.check import check_grads
 from tracejit.config import eager, num_threads, set_num_threads
 from tracejit.custom import checkpoint, custom_gradient, custom_vjp
@@ -49,7 +50,6 @@ from tracejit.gradients import (
     value_and_gradients_function,
     vjp,
 )
-from tracejit import report as _report
 from tracejit.ops import protocols as _protocols
 from tracejit.ops import subscript as _subscript
 from tracejit.ops.comparison import *

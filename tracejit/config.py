@@ -1,6 +1,7 @@
 """Switches, read once, and the frozen options that are part of every cache key.
 
-In: the environment. Out: `Options` (what changes generated code) and `Debug` (what only watches). No other module reads the environment.
+In: the environment. Out: `Options` (what changes generated code) and `Debug` (what only watches). No other module reads
+the environment.
 
     TRACEJIT_DUMP=dir         write the graph after every pass and every kernel into dir
     TRACEJIT_CHECK=0|1|2      0 trust, 1 verify after every pass, 2 also compare values before and after each pass
@@ -67,7 +68,8 @@ def _read_environment() -> tuple[Debug, int]:
         raise ValueError(f"TRACEJIT_NUM_THREADS must be a positive number, not {threads!r}")
     skip = frozenset(filter(None, (name.strip() for name in env("TRACEJIT_SKIP", "").split(","))))
     found = Debug(env("TRACEJIT_DUMP", ""), int(check), skip, env("TRACEJIT_EAGER", "0") not in ("", "0"),
-                  env("TRACEJIT_CACHE", ""), env("TRACEJIT_LOG", "0") not in ("", "0"), env("TRACEJIT_TRACEBACKS", "") == "full")
+                  env("TRACEJIT_CACHE", ""), env("TRACEJIT_LOG", "0") not in ("", "0"),
+                  env("TRACEJIT_TRACEBACKS", "") == "full")
     return found, max(1, int(threads)) if threads else _cpus()
 
 

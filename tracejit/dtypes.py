@@ -73,8 +73,8 @@ def as_dtype(dtype: Any) -> np.dtype:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise TypeError(f"{dtype!r} is not a dtype; there are bool, int8 to int64, uint8 to uint64, float16 to float64, "
-                        f"complex64 and complex128") from error
+        raise TypeError(f"{dtype!r} is not a dtype; there are bool, int8 to int64, uint8 to uint64, float16 to "
+                        f"float64, complex64 and complex128") from error
     found = _native(found)
     if found not in _SUPPORTED:
         raise TypeError(f"dtype {found} is not supported; use one of {', '.join(d.name for d in ALL)}")

@@ -83,7 +83,8 @@ def _measured(built: Built, arrays: Sequence[np.ndarray], once: bool) -> list[fl
     for _ in range(1 if once else RUNS):
         program.profiling(True)
         program([np.array(a) if a.flags.c_contiguous else a for a in arrays])
-        found, _ = program.profile or [], program.profiling(False)
+        found = program.profile or []
+        program.profiling(False)
         best = [min(b, seconds if calls else b) for b, (calls, seconds) in zip(best, found)]
         if time.perf_counter() - begin > SECONDS:
             break
