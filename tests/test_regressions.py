@@ -321,3 +321,22 @@ def test_sorting_a_0d_tensor(name: str) -> None:
     for f in (getattr(tj, name), tj.function(getattr(tj, name))):
         with pytest.raises(ValueError, match="0-d tensor"):
             f(tj.asarray(1.0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tj.zeros((2, -1)),
+        lambda: tj.full(-1, [1.0]),
+        lambda: tj.eye(-1),
+        lambda: tj.tri(2, -1),
+        lambda: tj.random.uniform((-1,)),
+        lambda: tj.random.normal((2, -1)),
+        lambda: tj.random.randint(0, 5, (-1,)),
+        lambda: tj.scatter_nd([[0]], [1.0], (-1,)),
+    ],
+)
+def test_a_negative_extent(make: Any) -> None:
+    for f in (make, tj.function(make)):
+        with pytest.raises(ValueError, match=r"a shape must not be negative, got \("):
+            f()

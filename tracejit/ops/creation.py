@@ -16,7 +16,7 @@ from tracejit import dtypes
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import as_tensor, cast, composite, normalize_axis, strong
-from tracejit.ops.movement import broadcast_to, iota, moved_axis, permuted, reshaped, shape_of
+from tracejit.ops.movement import broadcast_to, extents_of, iota, moved_axis, permuted, reshaped, shape_of
 from tracejit.tensor import Tensor, state, to_array, wrap
 
 
@@ -102,13 +102,11 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> Tensor:
     if isinstance(fill_value, (bool, int, float, complex)) and not isinstance(fill_value, np.generic):
         found = to_array(fill_value, dtype)
         return _filled(shape, found.item(), found.dtype)
-    return core.broadcast_to(asarray(fill_value, dtype), shape_of(shape))
+    return core.broadcast_to(asarray(fill_value, dtype), extents_of(shape))
 
 
 def _filled(shape: Any, value: Any, dtype: np.dtype) -> Tensor:
-    shape = shape_of(shape)
-    if any(n < 0 for n in shape):
-        raise ValueError(f"a shape must not be negative, got {shape}")
+    shape = extents_of(shape)
     if state.trace is None:
         return wrap(np.zeros(shape, dtype) if value == 0 and type(value) is int else np.full(shape, value, dtype))
     return core.full(value, shape, dtype)
@@ -276,7 +274,7 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -
     >>> eye(2, 3, k=1).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
+    shape = extents_of((n_rows, n_rows if n_cols is None else n_cols))
     k = operator.index(k)
     wanted = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
     if state.trace is None:
@@ -292,7 +290,7 @@ def identity(n: int, dtype: Any = None) -> Tensor:
 
 def tri(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
     """Ones at and below the k-th diagonal, zeros above."""
-    shape = shape_of((n_rows, n_rows if n_cols is None else n_cols))
+    shape = extents_of((n_rows, n_rows if n_cols is None else n_cols))
     return cast(_below(shape, operator.index(k)), dtypes.default_float() if dtype is None else dtype)
 
 

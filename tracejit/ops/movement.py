@@ -75,6 +75,14 @@ def shape_of(shape: Any) -> tuple[int, ...]:
         raise TypeError(f"a shape must be an int or a sequence of ints, got {shape!r}") from None
 
 
+def extents_of(shape: Any) -> tuple[int, ...]:
+    """The shape of something to be made: none of its extents is negative."""
+    found = shape_of(shape)
+    if any(n < 0 for n in found):
+        raise ValueError(f"a shape must not be negative, got {found}")
+    return found
+
+
 def reshape(x: Any, shape: Any, *more: int, copy: bool | None = None) -> Tensor:
     """The same elements, in row-major order, in another shape; one extent may be -1 (found from the size).
 

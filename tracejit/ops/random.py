@@ -29,7 +29,7 @@ from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.creation import arange
 from tracejit.ops.marks import identity
-from tracejit.ops.movement import moved_axis, permuted, reshaped, shape_of
+from tracejit.ops.movement import extents_of, moved_axis, permuted, reshaped
 from tracejit.ops.reduction import argmax
 from tracejit.ops.selection import take
 from tracejit.ops.sorting import argsort
@@ -85,7 +85,7 @@ def _bits_eager(key: np.ndarray, draw: np.ndarray, *, shape: tuple[int, ...], dt
     return flat[:size].reshape(shape)
 
 
-def _bits_scalar(at: Any, key: Any, draw: Any, *, shape: tuple[int, ...], dtype: str, stream: int) -> Any:
+def bits_scalar(at: Any, key: Any, draw: Any, *, shape: tuple[int, ...], dtype: str, stream: int) -> Any:
     def halves(x: Any) -> tuple[Any, Any]:
         return scalar.cast(x, scalar.U32), scalar.cast(x >> 32, scalar.U32)
 
@@ -101,8 +101,19 @@ def _bits_scalar(at: Any, key: Any, draw: Any, *, shape: tuple[int, ...], dtype:
     return low | (high << 32)
 
 
+def bits_at(key: np.ndarray, draw: np.ndarray, at: np.ndarray, *, dtype: str, stream: int) -> np.ndarray:
+    """Single elements of what `random_bits` gives, by their row-major positions `at`."""
+    out = np.empty(at.shape, dtype)
+    each = 4 if dtype == "uint32" else 2
+    for place in np.ndindex(*at.shape):
+        k, d, n = (int(x[place] if x.ndim else x) for x in (key, draw, at))
+        words = philox(k, d, stream, n // each, 1)[0]
+        out[place] = words[n % 4] if each == 4 else int(words[n % 2 * 2]) | (int(words[n % 2 * 2 + 1]) << 32)
+    return out
+
+
 RANDOM_BITS = core.primitive(
-    "random_bits", "source", infer=_bits_infer, eager=_bits_eager, scalar=_bits_scalar, cost=100,
+    "random_bits", "source", infer=_bits_infer, eager=_bits_eager, scalar=bits_scalar, cost=100,
     doc="Random bits: element i is word i, or words 2i and 2i + 1 (uint64), of the Philox blocks of key and draw.")
 
 
@@ -250,7 +261,7 @@ def uniform(shape: Any = (), low: Any = 0.0, high: Any = 1.0, *, dtype: Any = No
     ((1000,), 'float32', True)
     """
     d = _float_dtype(dtype)
-    u = _unit(_source(key, generator), shape_of(shape), d)
+    u = _unit(_source(key, generator), extents_of(shape), d)
     if type(low) in (int, float) and type(high) in (int, float) and (low, high) == (0, 1):
         return u
     return core.cast(low + (high - low) * u, d)
@@ -292,7 +303,7 @@ def normal(shape: Any = (), mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = Non
     (2, 3)
     """
     d = _float_dtype(dtype)
-    z = _standard_normal(_source(key, generator), shape_of(shape), d)
+    z = _standard_normal(_source(key, generator), extents_of(shape), d)
     if type(mean) in (int, float) and type(std) in (int, float) and (mean, std) == (0, 1):
         return z
     return core.cast(mean + std * z, d)
@@ -314,7 +325,7 @@ def truncated_normal(shape: Any = (), mean: Any = 0.0, std: Any = 1.0, *, lower:
     d = _float_dtype(dtype)
     work = dtypes.float32 if d == dtypes.float16 else d
     a, b = (erf(core.full(v * math.sqrt(0.5), (), work)) for v in (lower, upper))
-    u = _open_unit(_source(key, generator), shape_of(shape), work)
+    u = _open_unit(_source(key, generator), extents_of(shape), work)
     z = math.sqrt(2) * erfinv(a + (b - a) * u)  # type: ignore[operator]
     return core.cast(mean + std * ew.clip(z, lower, upper), d)
 
@@ -327,13 +338,13 @@ def exponential(shape: Any = (), scale: Any = 1.0, *, dtype: Any = None, key: An
     True
     """
     d = _float_dtype(dtype)
-    return core.cast(-log(_open_unit(_source(key, generator), shape_of(shape), d)) * scale, d)  # type: ignore[operator]
+    return core.cast(-log(_open_unit(_source(key, generator), extents_of(shape), d)) * scale, d)  # type: ignore[operator]
 
 
 def gumbel(shape: Any = (), *, dtype: Any = None, key: Any = None, generator: Generator | None = None) -> Tensor:
     """Numbers of the standard Gumbel distribution, that of the largest of many."""
     d = _float_dtype(dtype)
-    return -log(-log(_open_unit(_source(key, generator), shape_of(shape), d)))  # type: ignore[operator]
+    return -log(-log(_open_unit(_source(key, generator), extents_of(shape), d)))  # type: ignore[operator]
 
 
 # -- discrete ----------------------------------------------------------------------------------------------------------
@@ -372,7 +383,7 @@ def randint(low: Any, high: Any = None, shape: Any = (), *, dtype: Any = None, k
 
 def _common_shape(shape: Any, *limits: Any) -> tuple[int, ...]:
     """`shape`, broadcast with the limits' shapes."""
-    return core.broadcast_shape("randint", [shape_of(shape), *(np.shape(v) for v in limits)])
+    return core.broadcast_shape("randint", [extents_of(shape), *(np.shape(v) for v in limits)])
 
 
 def bernoulli(p: Any = 0.5, shape: Any = None, *, dtype: Any = None, key: Any = None,
@@ -382,7 +393,7 @@ def bernoulli(p: Any = 0.5, shape: Any = None, *, dtype: Any = None, key: Any = 
     >>> bernoulli(1.0, (2,)).tolist()
     [True, True]
     """
-    shape = np.shape(p) if shape is None else shape_of(shape)
+    shape = np.shape(p) if shape is None else extents_of(shape)
     drawn = _unit(_source(key, generator), shape, dtypes.float32) < p  # type: ignore[operator]
     return drawn if dtype is None else core.cast(drawn, dtype)
 
@@ -442,7 +453,7 @@ def choice(a: Any, shape: Any = (), replace: bool = True, p: Any = None, axis: i
     """
     t = arange(a) if isinstance(a, int) else core.strong(a)
     at = core.normalize_axis("choice", axis, t.ndim)
-    n, shape = t.shape[at], shape_of(shape)
+    n, shape = t.shape[at], extents_of(shape)
     count = math.prod(shape)
     if replace and p is None:
         picked = randint(0, n, (count,), dtype="int64", key=key, generator=generator)

@@ -16,7 +16,7 @@ from tracejit import dtypes
 from tracejit.ops import core
 from tracejit.ops.core import as_tensor, broadcast_shape, cast, composite, normalize_axis, strong
 from tracejit.ops.indexing import MODES, pick, put
-from tracejit.ops.movement import iota, moved_axis, permuted, reshaped, shape_of
+from tracejit.ops.movement import extents_of, iota, moved_axis, permuted, reshaped
 from tracejit.ops.shaping import ravel, unstack
 from tracejit.tensor import Tensor
 
@@ -139,7 +139,7 @@ def scatter(x: Any, indices: Any, values: Any, axis: int = 0, mode: str = "set")
 def scatter_nd(indices: Any, updates: Any, shape: Any) -> Tensor:
     """Zeros of `shape` with `updates` added at index tuples, which are the last dim of `indices`."""
     v, i = strong(updates), _indices("scatter_nd", indices)
-    zeros = core.full(0, shape_of(shape), v.dtype)
+    zeros = core.full(0, extents_of(shape), v.dtype)
     parts = _tuples("scatter_nd", zeros, i)
     return put(zeros, v, parts, tuple(range(len(parts))), "add")
 
