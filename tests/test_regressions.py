@@ -340,3 +340,12 @@ def test_a_negative_extent(make: Any) -> None:
     for f in (make, tj.function(make)):
         with pytest.raises(ValueError, match=r"a shape must not be negative, got \("):
             f()
+
+
+@pytest.mark.parametrize(
+    ("f", "error"), [(lambda a: a.item(), ValueError), (lambda a: float(a), TypeError), (lambda a: int(a), TypeError)]
+)
+def test_no_single_value(f: Any, error: type[Exception]) -> None:
+    for g in (f, tj.function(f)):
+        with pytest.raises(error, match=r"needs a tensor of one element, got shape \(2, 3\)"):
+            g(tj.ones((2, 3)))

@@ -192,6 +192,8 @@ class Tensor:
 
     def item(self, *index: int) -> Any:
         """The single value (or the one at `index`) as a Python number."""
+        if not index and self.size != 1:
+            raise ValueError(f"item() needs a tensor of one element, got shape {self.shape}")
         return self._leave("item()").item(*index)
 
     def tolist(self) -> Any:

@@ -34,7 +34,8 @@ def _special(*originals: Any) -> Callable[[Any], Any]:
 
 def _single(x: Tensor, how: str) -> Tensor:
     if x.size != 1:
-        raise TypeError(f"{how} needs a tensor of one element, got shape {x.shape}")
+        error = ValueError if how == "item()" else TypeError
+        raise error(f"{how} needs a tensor of one element, got shape {x.shape}")
     return core.as_tensor(x).reshape(())
 
 
