@@ -111,6 +111,7 @@ def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
             caches["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, peer)
             root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
             environment = {**os.environ, "PYTHONPATH": root, **caches, **case.environment}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
             start = time.perf_counter()
             done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
             seconds = time.perf_counter() - start
