@@ -49,6 +49,7 @@ from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
 from tracejit.trace.passes.dissolve import dissolve, settle
 from tracejit.trace.passes.fold import fold
+from tracejit.trace.passes.lanes import lanes
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
@@ -61,7 +62,7 @@ from tracejit.trace.tracer import LOCK
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
-PASSES: tuple[Pass, ...] = (control, dissolve, fold, simplify, vectors, cse, control, dce, settle)
+PASSES: tuple[Pass, ...] = (control, dissolve, fold, simplify, vectors, cse, settle, control, lanes, dce)
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 
 

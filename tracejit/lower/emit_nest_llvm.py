@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
+from tracejit.lower.emit_loop_llvm import emit_loop
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, State, is_vector, literal
 from tracejit.lower.kernel import Kernel, Stage, Store
 from tracejit.lower.rare import Detour, detours
@@ -30,6 +31,7 @@ from tracejit.lower.scalar import F16, I64, Stmt
 Values: TypeAlias = list[ir.Value]
 Maybe: TypeAlias = "ir.Value | None"
 Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
+MOST_LANES = 64  # a mask is a word
 SPREAD = ("2", "3", "4")  # strides along the vectors that whole vectors are picked apart for
 Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
@@ -37,19 +39,23 @@ Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions
 
 def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
     """Elements per vector: what fits of the dtype that most statements have. Scatters go one by one."""
-    if kernel.serial:
+    together = [s.attrs[1] for s in kernel.stmts if s.op == "loop"]
+    if kernel.serial or 0 in together:
         return 1
     sizes: dict[int, int] = {}
     wanted = [i for stage in kernel.stages for i in stage.roots]
     usual = [i for i in detours(kernel.stmts, range(len(kernel.stmts)), wanted) if not isinstance(i, Detour)]
-    dtypes = [kernel.stmts[i].dtype for i in usual if kernel.stmts[i].op not in ("const", "param", "coord")]
+    stmts = [kernel.stmts[i] for i in usual]
+    for s in stmts:
+        stmts += s.attrs[0].stmts if s.op == "loop" else ()
+    dtypes = [s.dtype for s in stmts if s.op not in ("const", "param", "coord", "loop")]
     numbers = [d for d in dtypes if d.kind != "b"] or dtypes
     results = [w.dtype for w in kernel.writes] + [a.dtype for a in kernel.accumulators]
     for d in [*numbers, *(d for d in results if d.kind != "b")]:
         size = 4 if d == F16 else d.itemsize
         sizes[size] = sizes.get(size, 0) + 1
     best = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 4
-    return vector_bytes // best
+    return min(vector_bytes // best * max(together, default=1), MOST_LANES)
 
 
 @dataclass
@@ -170,7 +176,7 @@ class Nest:
         cost = float(len(stage.stores))
         for i in (i for item in vectors for i in (item.selects if isinstance(item, Detour) else (item,))):
             s = self.k.stmts[i]
-            weight = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16}.get(s.op, 1)
+            weight = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16, "loop": 100}.get(s.op, 1)
             if s.op == "load" and (s.args or self.accesses[s.attrs[0]].strides[self.vdim] == "s"):
                 weight = 8
             cost += weight * max(1.0, s.dtype.itemsize * self.lanes / self.width)
@@ -340,6 +346,10 @@ class Nest:
                 return self.e.carry(self.k.accumulators[s.attrs[0]], self.results[s.attrs[0]])
             case "load":
                 return self.load(s, args, scope, vector)
+            case "loop":
+                return emit_loop(self.e, s.attrs[0], args, scope.mask)
+            case "result":
+                return args[0][s.attrs[0]]  # a loop gives a list
             case "check":
                 self.check(s, args, scope)
                 return args[0]

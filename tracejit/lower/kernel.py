@@ -181,6 +181,11 @@ def _statement(s: Stmt) -> str:
     if s.op == "const":
         value = s.attrs[0]
         return value.hex() + f"  # {value!r}" if isinstance(value, float) else repr(value)
+    if s.op == "loop":
+        region = s.attrs[0]
+        inner = "".join(f"\n      v{i}: {t.dtype} = {_statement(t)}" for i, t in enumerate(region.stmts))
+        ends = f"\n      carries = {region.nexts}, test = {region.test}, counted = {region.counted}"
+        return f"loop({', '.join(args)}) of {s.attrs[1]}{inner}{ends}".replace("\n", "\n  ")
     return f"{s.op}({', '.join([*args, *map(repr, s.attrs)])})"
 
 
@@ -237,8 +242,9 @@ class View:
 class CheckSite:
     """What a failed check means: which index, into what, at the user's line."""
 
-    message: str  # with {value}
+    message: str  # with {value} and {extent}
     where: str
+    extent: int = 0
 
 
 @dataclass(frozen=True)
@@ -317,6 +323,16 @@ def verify(kernel: Kernel) -> None:
                 require(kinds[0].kind == "b" and kinds[1] == kinds[2] == s.dtype, f"v{i} selects among unlike dtypes")
             case "cast" | "const":
                 pass
+            case "loop":
+                region = s.attrs[0]
+                want = [s.dtype for s in region.stmts if s.op == "arg"]
+                require(len(kinds) >= region.counted + region.carries and len(region.nexts) == region.carries, f"v{i} "
+                        f"has wrong operands for {len(want)} arguments")
+                require(region.test is None or region.stmts[region.test].dtype.kind == "b", f"v{i} tests a non-bool")
+            case "result":
+                loop = kernel.stmts[s.args[0]]
+                require(loop.op == "loop" and loop.attrs[0].stmts[loop.attrs[0].nexts[s.attrs[0]]].dtype == s.dtype,
+                        f"v{i} is no result of a loop")
             case "check":
                 require(kinds[0].kind == "b" and s.dtype.kind == "b", f"v{i} checks a non-bool")
             case "bitcast":

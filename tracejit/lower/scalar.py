@@ -37,6 +37,36 @@ class Stmt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """The inside of a `loop` statement: statements of their own numbering, pure but for `arg`.
+
+    `arg` k is carry k now, or operand k - carries. The loop goes on while the statement `test` holds (None: always)
+    and, if it is counted, so many times; then carry k becomes statement nexts[k].
+    """
+
+    carries: int
+    stmts: tuple[Stmt, ...]
+    nexts: tuple[int, ...]
+    test: int | None
+    counted: bool
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return self.nexts if self.test is None else (*self.nexts, self.test)
+
+    def needed(self, roots: Sequence[int]) -> list[int]:
+        """The statements behind `roots`, in order."""
+        found: set[int] = set()
+        todo = list(roots)
+        while todo:
+            i = todo.pop()
+            if i not in found:
+                found.add(i)
+                todo.extend(self.stmts[i].args)
+        return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
 class ScalarOp:
     """The meaning of a statement on NumPy arrays: `numpy(*args, dtype=result dtype)`."""
 
@@ -87,6 +117,11 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "carry": ScalarOp(None, "attrs=(accumulator,): the finished result of an earlier stage's accumulator"),
     "check": ScalarOp(None, "attrs=(site,); args=(ok, value): where ok is false, report `value` at `site` after the "
                             "run; result is ok"),
+    "loop": ScalarOp(None, "attrs=(Region, vectors); args=(count if counted, carries' first values, operands): all "
+                           "carries after the loop, for `result`. vectors: how many at once, to fill the pipeline "
+                           "(0: one element)"),
+    "result": ScalarOp(None, "attrs=(carry,); args=(loop,): one carry after a loop"),
+    "arg": ScalarOp(None, "attrs=(k,): in a Region only"),
     "add": ScalarOp(np.add, "wraps for integers; attrs=('contract',) allows fma"),
     "sub": ScalarOp(np.subtract, "wraps for integers"),
     "mul": ScalarOp(np.multiply, "wraps for integers"),
@@ -142,8 +177,8 @@ class Builder:
             attrs = ("contract",)
         key = Stmt(op, dtype, tuple(a.index for a in args), attrs)
         memo_key: Any = key
-        if op == "const":  # -0.0 == 0.0 and 1 == True, yet they differ; nan != nan, yet it is one statement
-            memo_key = (op, dtype, repr(attrs[0]))
+        if op in ("const", "loop"):  # -0.0 == 0.0 and 1 == True, yet they differ; nan != nan, yet it is one statement
+            memo_key = (op, dtype, key.args, repr(attrs))
         index = self._memo.get(memo_key)
         if index is None:
             index = self._memo[memo_key] = len(self.stmts)
@@ -436,9 +471,39 @@ def evaluate_stmt(stmt: Stmt, args: Sequence[np.ndarray]) -> np.ndarray:
             return args[0] != 0 if stmt.dtype.kind == "b" else args[0].astype(stmt.dtype)
         if stmt.op == "bitcast":
             return np.ascontiguousarray(args[0]).view(stmt.dtype).reshape(args[0].shape)
+        if stmt.op == "loop":
+            return run_region(stmt.attrs[0], args)  # type: ignore[return-value]
+        if stmt.op == "result":
+            return args[0][stmt.attrs[0]]
         meaning = SCALAR_OPS[stmt.op].numpy
         assert meaning is not None, stmt
         return np.asarray(meaning(*args))
+
+
+def run_region(region: Region, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """A `loop` statement on NumPy arrays: the carries after it."""
+    count = int(args[0]) if region.counted else None
+    given = list(args[1:] if region.counted else args)
+    carries, operands = given[: region.carries], given[region.carries:]
+
+    def values() -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for i, s in enumerate(region.stmts):
+            if s.op == "arg":
+                found[i] = (carries + operands)[s.attrs[0]]
+            else:
+                found[i] = evaluate_stmt(s, [found[a] for a in s.args])
+        return found
+
+    turn = 0
+    while count is None or turn < count:
+        now = values()
+        on = np.asarray(True if region.test is None else now[region.test])
+        if not on.any():
+            break
+        carries = [np.where(on, now[i], c).astype(region.stmts[i].dtype) for i, c in zip(region.nexts, carries)]
+        turn += 1
+    return carries
 
 
 def interpret(f: Callable[..., Any], *arrays: np.ndarray) -> Any:

@@ -8,10 +8,12 @@ Read next: `program.py` (who asks).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from tracejit.lower.kernel import TILE, Access, Kernel, Launch, View, items
+from tracejit.lower.kernel import TILE, Access, Launch, View, items
+from tracejit.lower.scalar import Stmt
 
 PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
@@ -24,6 +26,7 @@ MOST_ITEMS = 256  # after splitting
 _USUAL = 0.015
 _SLOW = {"div": 0.1, "sqrt": 0.1, "quot": 1.5, "rem": 1.5, "check": 0.05, "const": 0.0, "param": 0.0}
 _GATHER, _SCATTER, _BYTE = 0.6, 1.5, 0.01
+_TURNS = 50  # of a loop with a test
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,29 @@ def _footprint(access: Access, view: View, extents: tuple[int, ...]) -> int:
     return n
 
 
-def _element_cost(kernel: Kernel) -> float:
+def _statements_cost(stmts: Sequence[Stmt], launch: Launch) -> float:
     cost = 0.0
-    for s in kernel.stmts:
-        width = max(1.0, s.dtype.itemsize / 4)
-        cost += _GATHER if s.op == "load" and s.args else _SLOW.get(s.op, _USUAL) * width
-    return cost + sum(_SCATTER for stage in kernel.stages for s in stage.stores if s.offset is not None)
+    for s in stmts:
+        if s.op == "loop":
+            cost += _turns(s, stmts, launch) * _statements_cost(s.attrs[0].stmts, launch)
+        else:
+            width = max(1.0, s.dtype.itemsize / 4)
+            cost += _GATHER if s.op == "load" and s.args else _SLOW.get(s.op, _USUAL) * width
+    return cost
+
+
+def _turns(loop: Stmt, stmts: Sequence[Stmt], launch: Launch) -> int:
+    """How often a loop goes round, as far as can be told."""
+    count = stmts[loop.args[0]] if loop.attrs[0].counted else None
+    if count is not None and count.op == "const":
+        return int(count.attrs[0])
+    return launch.params[count.attrs[0]] if count is not None and count.op == "param" else _TURNS
+
+
+def _element_cost(launch: Launch) -> float:
+    stages = launch.kernel.stages
+    scattered = sum(_SCATTER for stage in stages for s in stage.stores if s.offset is not None)
+    return _statements_cost(launch.kernel.stmts, launch) + scattered
 
 
 def grid(launch: Launch) -> Grid:
@@ -81,7 +101,7 @@ def grid(launch: Launch) -> Grid:
     points, inner = launch.points, 1
     for e in extents[k.outer:]:
         inner *= e
-    work = points * max(inner, 1) * _element_cost(k) + touched * _BYTE
+    work = points * max(inner, 1) * _element_cost(launch) + touched * _BYTE
     last = extents[k.outer - 1] if k.vector == "outer" else 1
     block = max(1, last)
     if last and points:

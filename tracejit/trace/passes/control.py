@@ -45,7 +45,7 @@ def control(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
-# -- loops that do the work of others ------------------------------------------------------------------------------------
+# -- loops that do the work of others ----------------------------------------------------------------------------------
 def _merged(graph: Graph) -> Graph:
     """Let a loop that extends another one, on the same inputs, stand for both."""
     extended: dict[tuple[int, tuple[Node, ...]], Node] = {}
@@ -80,7 +80,7 @@ def _type(node: Node) -> Type:
     return node.type
 
 
-# -- what each graph inside needs ----------------------------------------------------------------------------------------
+# -- what each graph inside needs --------------------------------------------------------------------------------------
 def _effects(graph: Graph) -> list[Node]:
     return [n for n in graph.nodes if has_effects(n)]
 
@@ -134,7 +134,7 @@ class _Operands:
             return trace.finish(evaluate(Graph((*graph.inputs, *lifted), nodes, results), values))
 
 
-# -- cond ----------------------------------------------------------------------------------------------------------------
+# -- cond --------------------------------------------------------------------------------------------------------------
 def _cond(node: Node, args: list[Tensor], used: set[int]) -> Any:
     branches: tuple[Graph, ...] = node.attrs["branches"]
     choice = _literal(args[0])
@@ -153,7 +153,7 @@ def _spread(found: Mapping[int, Any], n: int) -> tuple[Any, ...]:
     return tuple(found.get(k) for k in range(n))
 
 
-# -- loops ---------------------------------------------------------------------------------------------------------------
+# -- loops -------------------------------------------------------------------------------------------------------------
 def _while(node: Node, args: list[Tensor], used: set[int]) -> Any:
     cond, body = node.attrs["cond"], node.attrs["body"]
     n = len(body.outputs)

@@ -1,0 +1,203 @@
+"""Loops turned inside out: each element's iterations run in registers, and give what the plain loop gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracejit as tj
+from tracejit.ir import count
+from tracejit.lower.plan import Loop
+from tracejit.tensor import Tensor, evaluate
+from tracejit.trees import flatten
+
+
+def values(result: Any) -> list[np.ndarray]:
+    return [np.asarray(x.numpy() if isinstance(x, Tensor) else x) for x in flatten(result)[0]]
+
+
+def turned(f: Callable[..., Any], *args: Any, rtol: float = 1e-6, kernels: int | None = None) -> Any:
+    """f eagerly and compiled give the same, and no loop of steps is left. Gives the compiled result."""
+    wanted = values(f(*args))
+    compiled = tj.function(f)
+    found = compiled(*args)
+    for a, b in zip(values(found), wanted, strict=True):
+        assert a.shape == b.shape and a.dtype.kind == b.dtype.kind
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
+    lowered = compiled.lower(*args)
+    assert not any(isinstance(s, Loop) for s in lowered.plan.steps), lowered.graph
+    assert count(lowered.graph, "lane_loop") >= 1
+    assert kernels is None or len(lowered.plan.steps) == kernels
+    leaves = [tj.asarray(np.asarray(x)) for x in flatten(args)[0]]
+    if len(leaves) == len(lowered.graph.inputs):
+        leaves = [t.astype(n.dtype) for t, n in zip(leaves, lowered.graph.inputs)]
+        for t, b in zip(evaluate(lowered.graph, leaves), wanted):
+            np.testing.assert_allclose(t.numpy(), b, rtol=rtol, atol=rtol)
+    return found
+
+
+def grid(n: int) -> tuple[Tensor, Tensor]:
+    re, im = np.meshgrid(np.linspace(-2, 0.5, n, dtype="f4"), np.linspace(-1.25, 1.25, n, dtype="f4"))
+    return tj.asarray(re), tj.asarray(im)
+
+
+# -- single values -------------------------------------------------------------------------------------------------------
+def test_newton() -> None:
+    def root(a: Any) -> Any:
+        return tj.while_loop(lambda x: abs(x * x - a) > 1e-12 * a, lambda x: (x + a / x) / 2, a)
+
+    assert turned(root, tj.asarray(np.float64(7.0)), kernels=1).item() == pytest.approx(np.sqrt(7.0))
+
+
+def test_collatz_with_a_choice_inside() -> None:
+    def steps(n: Any) -> Any:
+        return tj.while_loop(
+            lambda n, k: n > 1, lambda n, k: (tj.cond(n % 2 == 0, lambda: n // 2, lambda: 3 * n + 1), k + 1), (n, 0)
+        )[1]
+
+    assert turned(steps, tj.asarray(np.int64(27)), kernels=1).item() == 111
+
+
+def test_a_controller_with_many_carries() -> None:
+    def run(goal: Any) -> Any:
+        def step(i: Any, s: Any) -> Any:
+            x, v, total, before = s
+            error = goal - x
+            u = tj.clip(2.0 * error + 0.5 * total + 0.3 * (error - before), -10.0, 10.0)
+            v = v + 0.01 * (u - 0.4 * v)
+            return x + 0.01 * v, v, total + 0.01 * error, error
+
+        zero = goal * 0
+        return tj.fori_loop(0, 500, step, (zero, zero, zero, zero))[:2]
+
+    turned(run, tj.asarray(np.float64(1.5)), rtol=1e-9)
+
+
+def test_a_count_known_at_run_time_only() -> None:
+    f = tj.function(lambda n, x: tj.fori_loop(0, n, lambda i, s: s + i * x, x * 0))
+    for n in (0, 1, 10):
+        assert f(tj.asarray(n), tj.asarray(2.0)).item() == n * (n - 1)
+
+
+def test_other_counts_share_a_kernel() -> None:
+    def make(n: int) -> Any:
+        return tj.function(lambda x: tj.fori_loop(0, n, lambda i, s: s * 0.5 + 1.0, x))
+
+    first, second = make(1234), make(4321)
+    texts = [f.lower(tj.asarray(1.0)).kernels[0].code for f in (first, second)]
+    assert texts[0] == texts[1] and first(tj.asarray(1.0)).item() == 2.0
+
+
+def test_complex_numbers() -> None:
+    turned(lambda c: tj.fori_loop(0, 7, lambda i, z: z * z * 0.5 + c, c), tj.asarray([0.3 + 0.2j, -0.5 + 0.1j, 0.1j]))
+
+
+# -- many elements -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n", [1, 3, 17, 100])
+def test_as_many_iterations_for_all(n: int) -> None:
+    def mandelbrot(cr: Any, ci: Any) -> Any:
+        def step(i: Any, s: Any) -> Any:
+            zr, zi, c = s
+            zr, zi = zr * zr - zi * zi + cr, 2 * zr * zi + ci
+            return zr, zi, c + (zr * zr + zi * zi <= 4)
+
+        return tj.fori_loop(0, 12, step, (cr * 0, ci * 0, tj.zeros(cr.shape, dtype="int32")))[2]
+
+    turned(mandelbrot, *grid(n), kernels=1, rtol=0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 17, 60])
+def test_each_element_stops_by_itself(n: int) -> None:
+    def mandelbrot(cr: Any, ci: Any) -> Any:
+        def goes_on(zr: Any, zi: Any) -> Any:
+            return zr * zr + zi * zi <= 4
+
+        def step(i: Any, zr: Any, zi: Any, c: Any) -> Any:
+            on = goes_on(zr, zi)
+            return (i + 1, tj.where(on, zr * zr - zi * zi + cr, zr), tj.where(on, 2 * zr * zi + ci, zi),
+                    tj.where(on, c + 1, c))  # fmt: skip
+
+        start = 0, cr * 0, ci * 0, tj.zeros(cr.shape, dtype="int32")
+        return tj.while_loop(lambda i, zr, zi, c: tj.any(goes_on(zr, zi)) & (i < 12), step, start)[3]
+
+    turned(mandelbrot, *grid(n), kernels=1, rtol=0)
+
+
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_a_scalar_loop_mapped_over_elements(n: int) -> None:
+    def escape(c: Any) -> Any:
+        return tj.while_loop(
+            lambda i, zr, zi: (i < 12) & (zr * zr + zi * zi <= 4),
+            lambda i, zr, zi: (i + 1, zr * zr - zi * zi + c[0], 2 * zr * zi + c[1]),
+            (0, c[0] * 0, c[0] * 0),
+        )[0]
+
+    re, im = grid(n)
+    turned(lambda a, b: tj.map(escape, (a, b)), re.reshape(-1), im.reshape(-1), kernels=1, rtol=0)
+
+
+def test_a_loop_in_a_loop() -> None:
+    def f(x: Any) -> Any:
+        def outer(i: Any, s: Any) -> Any:
+            return s * 0.5 + tj.fori_loop(0, 3, lambda j, t: t * 0.9 + j, s)
+
+        return tj.fori_loop(0, 5, outer, x)
+
+    turned(f, tj.asarray(np.linspace(-1, 1, 77)), rtol=1e-9, kernels=1)
+
+
+def test_trajectories() -> None:
+    """Many independent oscillators, with functions that have rare slow paths."""
+
+    def f(x: Any, v: Any) -> Any:
+        def step(i: Any, s: Any) -> Any:
+            x, v = s
+            v = v - 0.01 * (tj.sin(x) + 0.1 * v)
+            return x + 0.01 * v, v
+
+        return tj.fori_loop(0, 40, step, (x, v))
+
+    x = tj.asarray(np.linspace(-3, 3, 501))
+    turned(f, x, x * 0.1, rtol=1e-9)
+    turned(lambda x: tj.fori_loop(0, 2, lambda i, s: tj.sin(s), x), tj.asarray(np.array([1.0, 1e9, -1e300])), rtol=1e-9)
+
+
+def test_random_paths() -> None:
+    def price(n: int) -> Any:
+        def step(i: Any, s: Any) -> Any:
+            return s * tj.exp(0.01 * tj.random.normal((n,), dtype="float64") - 0.00005)
+
+        return tj.maximum(tj.fori_loop(0, 20, step, tj.ones(n, dtype="float64")) - 1.0, 0.0).mean()
+
+    tj.random.seed(5)
+    wanted = price(1000).item()
+    after = tj.random.uniform().item()
+    f = tj.function(lambda: price(1000))
+    tj.random.seed(5)
+    assert f().item() == pytest.approx(wanted, rel=1e-9) and tj.random.uniform().item() == after
+    assert count(f.lower().graph, "random_bits") == 0 and count(f.lower().graph, "lane_loop") >= 1
+
+
+def test_what_the_loop_does_not_change_is_computed_before() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return tj.fori_loop(0, 4, lambda i, s: s * 0.5 + tj.sort(w) + w.sum(), x)
+
+    turned(f, tj.asarray(np.arange(6.0)), tj.asarray(np.arange(6.0)[::-1].copy()), rtol=1e-9)
+
+
+# -- what stays a loop of steps ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("f", [
+    lambda x: tj.fori_loop(0, 3, lambda i, s: s - s.mean(), x),  # elements meet
+    lambda x: tj.fori_loop(0, 3, lambda i, s: s[::-1] * 0.5, x),
+    lambda x: tj.while_loop(lambda s: tj.any(s < 3), lambda s: s + 1, x),  # all go on while one does
+    lambda x: tj.while_loop(lambda i, s: tj.any(s < 3), lambda i, s: (i + 1, tj.where(s < 3, s + 1, s)), (0, x)),  # i is read
+])  # fmt: skip
+def test_loops_whose_elements_meet_stay(f: Any) -> None:
+    x = tj.asarray(np.linspace(-1, 2, 9))
+    compiled = tj.function(f)
+    for a, b in zip(values(compiled(x)), values(f(x)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+    assert count(compiled.lower(x).graph, "lane_loop") == 0
