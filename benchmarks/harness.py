@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.kernels import KERNELS
 from benchmarks.matrix import MATRIX
 from benchmarks.peers import PEERS, limit_threads
 from benchmarks.workloads import WORKLOADS, Workload
 
-ALL = WORKLOADS | MATRIX
+ALL = WORKLOADS | KERNELS | MATRIX
 SAMPLE = 0.06  # seconds a library runs in one round
 OURS = "tracejit"
 
