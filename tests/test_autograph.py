@@ -349,6 +349,27 @@ def test_loop_variable_used_outside() -> None:
         f(t(1.0))
 
 
+def test_written_in_place_and_rebound() -> None:
+    def f(x):
+        y = x + 0
+        while y.sum() < 100:
+            y += 1
+            y = y * 2
+        return y
+
+    same(f, t(1.0, 2.0))
+
+    @tj.function
+    def g(x):
+        while x.sum() < 100:
+            x += 1
+            x = x * 2
+        return x
+
+    with pytest.raises(tj.TracerError, match="'x' is a tensor from outside"):
+        g(t(1.0, 2.0))
+
+
 def test_test_with_effects() -> None:
     def f(x):
         n = 0

@@ -1,7 +1,7 @@
 """Random programs with control flow on tensor values: compiled, they do what Python does.
 
-Programs compute with small integers, so every comparison is exact. They are text with real lines, so that their source
-is found as that of any function.
+Programs decide by small integers, so every comparison is exact; a float, `x`, is carried along for gradients. They
+are text with real lines, so that their source is found as that of any function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
-from alike import agree
+import numpy as np
+from alike import agree, run
 from hypothesis import HealthCheck, given, settings
 
 import tracejit as tj
@@ -60,7 +61,10 @@ def blocks(draw: Any, depth: int, in_loop: bool) -> list[str]:
 
 @st.composite
 def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
-    simple = ["assign", "assign", "add", "print", "assert", "raise", "item", "return"] + ["break", "continue"] * in_loop
+    simple = ["assign", "assign", "float", "float", "add", "print", "assert", "raise", "item", "return"] + [
+        "break",
+        "continue",
+    ] * in_loop
     kind = draw(st.sampled_from(simple + ["if", "if", "while", "rows", "range", "python_range", "with"] * (depth > 0)))
     name = draw(st.sampled_from("abc"))
 
@@ -69,6 +73,14 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
 
     if kind == "assign":
         return [f"{name} = {draw(expressions())}"]
+    if kind == "float":
+        return [
+            draw(
+                st.sampled_from(
+                    [f"x = x * 0.5 + tj.sin(x) * {name}", f"x = x + {name} if {draw(conditions())} else x * x * 0.1"]
+                )
+            )
+        ]
     if kind == "add":
         # not `+=`: which of several names of one tensor it writes would depend on values
         return [f"{name} = {name} + {draw(st.integers(1, 3))}"]
@@ -81,7 +93,7 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
     if kind == "raise":
         return [f"if {name} == {draw(st.integers(0, 12))}:", f"{INDENT}raise ValueError('{name} is bad')"]
     if kind == "return":
-        return [f"if {draw(conditions())}:", f"{INDENT}return a, b, c"]
+        return [f"if {draw(conditions())}:", f"{INDENT}return x, a, b, c"]
     if kind in ("break", "continue"):
         return [f"if {draw(conditions())}:", f"{INDENT}{kind}"]
     if kind == "with":
@@ -120,10 +132,10 @@ def programs(draw: Any) -> str:
     body = draw(blocks(3, False))
     return "\n".join(
         [
-            "def f(a, b, v, long, n, flag):",
+            "def f(x, a, b, v, long, n, flag):",
             f"{INDENT}c = a * 2 - b",
             *(INDENT + line for line in body),
-            f"{INDENT}return a, b, c",
+            f"{INDENT}return x, a, b, c",
             "",
         ]
     )
@@ -151,7 +163,11 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def arguments(a: int, b: int, n: int, flag: bool) -> tuple[Any, ...]:
-    return tj.constant(a), tj.constant(b), tj.constant([a, 3, b]), tj.arange(18), n, flag
+    return tj.constant(0.3), tj.constant(a), tj.constant(b), tj.constant([a, 3, b]), tj.arange(18), n, flag
+
+
+def first_of(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: f(*args)[0]
 
 
 def check(text: str) -> None:
@@ -160,10 +176,13 @@ def check(text: str) -> None:
     for values in ((1, 2, 3, True), (7, 4, 3, True), (12, 0, 3, False)):
         before, again = arguments(*values), arguments(*values)
         if agree(f, compiled, before, again):
-            assert before[2].tolist() == again[2].tolist()  # what was written is seen by the caller
+            assert before[3].tolist() == again[3].tolist()  # what was written is seen by the caller
+            ways = [tj.grad(first_of(f)), tj.grad(first_of(compiled)), tj.function(tj.grad(first_of(f)))]
+            slopes = [run(way, *arguments(*values))[0] for way in ways]
+            np.testing.assert_allclose(slopes[1:], [slopes[0]] * 2, rtol=1e-4, atol=1e-6)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(programs())
 def test_random_programs(text: str) -> None:
     check(text)
