@@ -389,8 +389,8 @@ def _advice(purpose: str) -> str:
     """The rewrite for each way of leaving the trace."""
     if purpose == "bool()":
         return (
-            "Python control flow on traced tensors (if, while, and, or, not, assert) needs a value now. Choose "
-            "between values with "
+            "Statements like if, while, for and assert in your own functions are compiled as branches and loops; the "
+            "condition of a comprehension, and code of libraries, needs a value now. Choose between values with "
             "tj.where(condition, a, b); choose what runs with tj.cond, tj.while_loop or tj.fori_loop."
         )
     if purpose in ("int()", "float()", "complex()", "item()"):
