@@ -61,8 +61,8 @@ def user_line(skip: int = 1) -> str:
 
 # -- errors as the user sees them --------------------------------------------------------------------------------------
 def locate(error: BaseException, where: str, what: str | None = "") -> None:
-    """Note the user's line (`file:line`) that an error of compiled code belongs to; the innermost one counts. what: None
-    where the message says it already."""
+    """Note the user's line (`file:line`) that an error of compiled code belongs to; the innermost one counts.
+    what: None where the message says it already."""
     if where and not hasattr(error, "_tracejit_where"):
         error._tracejit_where = where  # type: ignore[attr-defined]
         if what is not None:

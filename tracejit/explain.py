@@ -104,8 +104,8 @@ def _program(s: Specialization) -> Iterator[str]:
 
 def _step(step: Step) -> str:
     """A step that is not a fused kernel, and why."""
-    at = f" (at {_short(step.where)})" if getattr(step, "where", "") else ""
     assert not isinstance(step, Launch)
+    at = f" (at {_short(step.where)})" if step.where else ""
     if isinstance(step, Gemm):
         return f"matmul: product of matrices, {'then ' + ', '.join(step.then.ops) if step.then else 'not fused'}{at}"
     if isinstance(step, Call):

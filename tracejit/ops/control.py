@@ -15,6 +15,7 @@ Read next: `regions.py` (the ops), `trace/tracer.py` (captures).
 from __future__ import annotations
 
 import inspect
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -236,7 +237,7 @@ def _branches(
     for k, f in enumerate(functions):
         label = ("false", "true")[k] if form == "cond" else f"branch{k}"
         region = Region(label)
-        region.run(lambda f=f: f(*operands))
+        region.run(functools.partial(f, *operands))
         regions.append(region)
     first = regions[-1]
     for r in regions:

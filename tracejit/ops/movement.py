@@ -318,8 +318,8 @@ def _concat_infer(*xs: Type, axis: int) -> Type:
         if x.dtype != first.dtype:
             raise TypeError(f"concat: dtypes {', '.join(str(t.dtype) for t in xs)} differ")
         if x.ndim != first.ndim or any(a != b for k, (a, b) in enumerate(zip(x.shape, first.shape)) if k != axis):
-            raise ValueError(f"concat: shapes {', '.join(str(t.shape) for t in xs)} differ beside axis {axis}; all other "
-                             f"sizes must be the same")
+            shapes = ", ".join(str(t.shape) for t in xs)
+            raise ValueError(f"concat: shapes {shapes} differ beside axis {axis}; all other sizes must be the same")
     shape = list(first.shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
     return Type(tuple(shape), first.dtype)

@@ -365,8 +365,8 @@ def randint(low: Any, high: Any = None, shape: Any = (), *, dtype: Any = None, k
         raise TypeError(f"randint: an integer dtype is needed, got {d}")
     bits = _bits(_source(key, generator), _common_shape(shape, low, high), "uint64")
     if not all(hasattr(v, "__index__") and not isinstance(v, Tensor) for v in (low, high)):
-        first, last = (core.cast(core.as_tensor(v), dtypes.int64) for v in (low, high))
-        return core.cast(core.cast(bits % core.cast(last - first, dtypes.uint64), dtypes.int64) + first, d)
+        start, stop = (core.cast(core.as_tensor(v), dtypes.int64) for v in (low, high))
+        return core.cast(core.cast(bits % core.cast(stop - start, dtypes.uint64), dtypes.int64) + start, d)
     first, last = operator.index(low), operator.index(high)
     if first >= last:
         raise ValueError(f"randint: the range [{first}, {last}) is empty")
