@@ -25,13 +25,13 @@ Solve = Callable[..., "list[Any] | None"]
 class Scope:
     """What has been computed and decided from a few unknown sizes. `with scope:` while code works on its Dims."""
 
-    def __init__(self, hints: Sequence[int], names: Sequence[str] = ()):
+    def __init__(self, hints: Sequence[int], names: Sequence[str] = (), structural: bool = False):
         self.lines: list[str] = []
         self.values: list[Dim] = []
         self.known: dict[str, Dim | bool] = {}  # by source text: what was computed or decided already
         self.fixed: set[int] = set()  # inputs whose very value was needed
         self.open = False
-        self.structural = False  # Dims may be keys: by how they were computed, not by value
+        self.structural = structural  # Dims may be keys: by how they were computed, not by value
         self.names = list(names)
         self.inputs = [self._value(f"v{k}", n, frozenset((k,))) for k, n in enumerate(hints)]
         self.conflict: tuple[int, int] | None = None  # two inputs that were last found to differ
@@ -95,7 +95,7 @@ class Scope:
         arguments = ", ".join(f"v{k}" for k in range(len(self.inputs)))
         body = [*self.lines, f"return [{', '.join(f'v{k}' for k in range(len(self.values)))}]"]
         source = f"def solve({arguments}):\n" + "".join(f"    {line}\n" for line in body)
-        space: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
+        space = dict(NAMES)
         exec(compile(source, "<tracejit sizes>", "exec"), space)
         return space["solve"]  # type: ignore[no-any-return]
 
@@ -322,11 +322,25 @@ for _name in ("and", "or", "xor", "lshift", "rshift"):
     setattr(Dim, f"__r{_name}__", _reflected)
 
 
+# What the text of a computation may name.
+NAMES: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
+
+
 def integer(n: Any) -> Any:
     """`n` as an int (`operator.index`), left symbolic if it is."""
     return n if type(n) is Dim and isinstance(n.value, int) else operator.index(n)
 
 
+def bits(value: Any, dtype: str, wide: str) -> Any:
+    """A number of a dtype, widened, as the int64 of the same bits."""
+    if type(value) is Dim and value.scope.open:
+        return value.scope.compute(f"bits({{}}, {dtype!r}, {wide!r})", lambda n: bits(n, dtype, wide), value)
+    return int(np.array(value, dtype).astype(wide).view(np.int64))
+
+
 def is_symbolic(x: Any) -> bool:
     """Whether a Dim is in `x`, or in a tuple in it."""
     return type(x) is Dim or (type(x) is tuple and any(map(is_symbolic, x)))
+
+
+NAMES["bits"] = bits

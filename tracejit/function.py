@@ -37,10 +37,11 @@ from tracejit.errors import boundary, last_user_line, tidy, user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
+from tracejit.lower.plan import Plan
 from tracejit.tensor import Tensor, state, wrap
 from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtins for traced values register themselves
 from tracejit.trace.autograph.convert import convert
-from tracejit.trace.built import Built, KernelInfo, Lowered, kernel_infos
+from tracejit.trace.built import Built, KernelInfo, Lowered, Lowering, kernel_infos
 from tracejit.trace.cache import MAX_KEYS, Described, Traces, no_shortcut
 from tracejit.trace.captures import Reach
 from tracejit.trace.checked import run_left
@@ -48,6 +49,7 @@ from tracejit.trace.passes.control import control
 from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
 from tracejit.trace.passes.dissolve import dissolve, settle
+from tracejit.trace.passes.fission import fission
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.lanes import lanes
 from tracejit.trace.passes.simplify import simplify, simplify_fast
@@ -56,13 +58,13 @@ from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
 from tracejit.trace.signature import Call, Signature, Spec, describe_change, flatten, is_array, unflatten
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
-from tracejit.trace.symbolic import Template, fix_unseen
+from tracejit.trace.symbolic import Pipeline, Template, fix_unseen
 from tracejit.trace.tracer import LOCK
 
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
-PASSES: tuple[Pass, ...] = (control, dissolve, fold, simplify, vectors, cse, settle, control, lanes, dce)
+PASSES: tuple[Pass, ...] = (control, dissolve, fold, simplify, vectors, cse, settle, control, fission, lanes, dce)
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 
 
@@ -76,18 +78,32 @@ def _runtime() -> tuple[Any, type[Program]]:
 
 def build(graph: Graph, options: Options) -> Built:
     """Optimise, fuse and compile a graph."""
+    return load(lower(graph, options), options)
+
+
+def lower(graph: Graph, options: Options) -> Lowering:
+    """Optimise and fuse a graph."""
     start = time.perf_counter()
     stages: list[tuple[str, Graph, float]] = []
     graph = run(FAST_PASSES if options.fastmath else PASSES, graph, lambda *stage: stages.append(stage))
     plan = fuse(graph, options)
-    machine_code, make_program = _runtime()
-    kernels = machine_code.build([launch.kernel for launch in plan.launches], options)
-    program = make_program(plan, kernels, buffers.assign(plan, graph.notes.get("updates", {})))
-    program.name = graph.name
+    return Lowering(graph.name, stages, plan, buffers.assign(plan, graph.notes.get("updates", {})), start)
+
+
+def compile_kernels(plan: Plan, options: Options) -> list[int]:
+    """Addresses of the code of a plan's kernels."""
+    return _runtime()[0].build([launch.kernel for launch in plan.launches], options)  # type: ignore[no-any-return]
+
+
+def load(lowered: Lowering, options: Options) -> Built:
+    """Compile the kernels of a plan, and make it runnable."""
+    plan = lowered.plan
+    program = _runtime()[1](plan, lowered.kernels or compile_kernels(plan, options), lowered.storage)
+    program.name = lowered.name
     end = time.perf_counter()
     if config.debug.watch is not None:
-        config.debug.watch.span(f"compile {graph.name}", "compile", start, end)
-    return Built(stages, plan, program, end - start)
+        config.debug.watch.span(f"compile {lowered.name}", "compile", lowered.start, end)
+    return Built(lowered.stages, plan, program, end - lowered.start)
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -328,6 +344,12 @@ class Function:
     def _build(self, graph: Graph) -> Built:
         return build(graph, self.options)
 
+    def _pipeline(self) -> Pipeline:
+        o = self.options
+        return Pipeline(
+            self._build, lambda graph: lower(graph, o), lambda plan: compile_kernels(plan, o), lambda low: load(low, o)
+        )
+
     def _traced(self, call: Call, before: tuple[Any, ...]) -> tuple[Specialization, str]:
         """A trace of a call, and which dims it left open, in words. Those are dims that have been seen to change; if
         the code cannot do without their sizes, they are taken as they are."""
@@ -341,10 +363,10 @@ class Function:
                 dims = {family.places[k]: n for k, n in zip(open_dims, scope.inputs)}
                 made = self._record(call, before, dims)
                 fix_unseen(made.graph, scope)
-            template = Template(made, scope, open_dims, sizes, self._build)
-        except Exception:
+            template = Template(made, scope, open_dims, sizes, self._pipeline())
+        except Exception as error:
             s = self._record(call, before)  # the error is the user's if it is raised here too
-            family.hopeless = True
+            family.give_up(error)
             return s, ""
         free = family.keep(template, scope.fixed)
         names = self.signature(before).leaf_names(call.spec)

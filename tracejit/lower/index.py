@@ -138,7 +138,7 @@ class Index:
 
     def coefficient(self, number: int) -> int:
         """Coefficient of loop dim `number` (affine indices)."""
-        return next((c for a, c in self.terms if isinstance(a, Dim) and a.number == number), 0)
+        return sum(c for a, c in self.terms if isinstance(a, Dim) and a.number == number)
 
     def substitute(self, dims: Callable[[Dim], Index]) -> Index:
         """The same expression with every loop dim replaced."""

@@ -450,7 +450,7 @@ def _raise_failure(numbered: Sequence[tuple[Scope, PlanStep]], frame: _Frame, co
     step = numbered[-code - 1][1]
     assert isinstance(step, Launch)
     check = step.sites[site - 1]
-    error = IndexError(check.message.format(value=value))
+    error = IndexError(check.message.format(value=value, extent=check.extent))
     locate(error, check.where)
     raise error
 

@@ -56,7 +56,7 @@ class Write:
 class Specialization:
     """A traced call. Its graph's inputs are the leaves `leaves`, then the handles of `hidden`."""
 
-    graph: Graph
+    recorded: Graph | Callable[[], Graph]  # the graph, or how to make it
     leaves: list[int]
     hidden: list[Captured]
     watch: Watch  # finds the hidden handles and those of `ties`, checks what was read from outside
@@ -71,15 +71,24 @@ class Specialization:
     created: list[str]  # lines that made Variables; such a trace serves one call only
     reason: str = ""
     calls: int = 0
+    effects: bool = False  # whether it prints, checks or calls back
     default: np.dtype = field(default_factory=dtypes.default_float)  # what Python floats became
     shortcut: Any = None  # the fast way in, once it is known (`shortcut.py`)
     template: Any = None  # the trace with open sizes that it was made from, if any (`symbolic.py`)
     # what `install` adds
     built: Any = None
     program: Any = None
-    compiled: Any = None
+    build: Any = None
+    compiled: Any = None  # for gradient tapes
     passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
     in_place: list[tuple[Write, int]] = field(default_factory=list)  # writes that may go into the memory of an input
+
+    @property
+    def graph(self) -> Graph:
+        """What was recorded."""
+        if not isinstance(self.recorded, Graph):
+            self.recorded = self.recorded()
+        return self.recorded
 
     # -- may it run this call? -----------------------------------------------------------------------------------------
     def matches(self, leaves: Sequence[Any], instance: Any) -> Sequence[Any] | None:
@@ -139,11 +148,11 @@ class Specialization:
         """Make it runnable: `built` is the graph's program, `build` makes those of its derivatives when asked for."""
         self.built = built
         self.program = built.program
-        self.compiled = CompiledGraph(self.graph, build, built)
-        inputs = {n: k for k, n in enumerate(built.graph.inputs)}
+        self.build = build
+        plan = built.plan
         # results that are an input itself must not share memory with a caller's NumPy array
-        self.passed = [(k, inputs[n]) for k, n in enumerate(built.graph.outputs) if n in inputs]
-        if any(has_effects(n) for n in self.graph.nodes):
+        self.passed = [(k, plan.inputs.index(b)) for k, b in enumerate(plan.outputs) if b in plan.inputs]
+        if self.effects:
             return  # a check may fail halfway: what is written then keeps its value
         reusable = self.program.storage.reusable
         for w in self.writes:
@@ -188,6 +197,8 @@ class Specialization:
         sources = [self.source(i, leaves, handles) for i in range(len(arrays))]
         # the caller's own handles where they are tensors: tapes know those
         tensors = [x if isinstance(x, Tensor) else wrap(np.array(a)) for x, a in zip(sources, arrays)]
+        if self.compiled is None:
+            self.compiled = CompiledGraph(self.graph, self.build, self.built)
         outputs = self.compiled(tensors)
         if self.writes:
             self.write_back([t._value for t in outputs], leaves, handles)
@@ -338,7 +349,7 @@ def record(
     position = {n: k for k, n in starts.items()}
     ties = {k: path for h, k in adopted.items() if (path := reach.path(call.leaves[k])) is not None}
     made = Specialization(
-        graph=graph,
+        recorded=graph,
         leaves=[position[n] for n in graph.inputs if n not in hidden_nodes],
         hidden=hidden,
         watch=reach.watch([*(c.path or c.handle for c in hidden), *ties.values()]),
@@ -351,6 +362,7 @@ def record(
         names=names,
         expected=[_expectation(c) for c in hidden],
         created=[where for _, where in trace.created],
+        effects=any(has_effects(n) for n in graph.nodes),
     )
     arrays = made.gather(call.leaves, [c.handle for c in hidden])
     graph.notes["updates"] = {w.at: made.input_of(w) for w in writes}

@@ -14,23 +14,28 @@ Read next: `tracejit/dims.py`.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from tracejit.dims import Dim, Scope, Solve
+from tracejit import config
+from tracejit.dims import NAMES, Dim, Scope, Solve
 from tracejit.ir import CONSTANT, GETITEM, INPUT, Graph, Node
+from tracejit.lower.access import FEW
 from tracejit.lower.kernel import Kernel
+from tracejit.lower.plan import Plan
 from tracejit.ops.core import OPS
 from tracejit.tensor import Tensor
-from tracejit.trace.built import Built
+from tracejit.trace.built import Built, Lowering
 from tracejit.trace.signature import Call
 from tracejit.trace.specialization import Specialization
 
 MAX_TEMPLATES = 8  # of one family; the least recently made goes first
-MAX_PLANS = 4  # of one template
+MAX_PLANS = 8  # of one template
 MAX_FAMILIES = 64  # of one function
 TRIES = 2  # traces that needed a dim's value before it is taken as fixed
 HINTS = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47)  # sizes while none is known: unlike each other and what code asks for
@@ -49,7 +54,7 @@ class Maker:
     def __init__(self, scope: Scope):
         self.lines = list(scope.lines)
         self.count = len(scope.inputs)
-        self.space: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "Node": Node, "Graph": Graph}
+        self.space: dict[str, Any] = {**NAMES, "Node": Node, "Graph": Graph}
         self.names: dict[int, str] = {}  # of constants and nodes
         self.kept: list[Any] = []
 
@@ -181,6 +186,7 @@ class Family:
         self.fixed: Counter[int] = Counter()  # how often code needed the value of one that changes
         self.templates: list[Template] = []
         self.hopeless = False
+        self.failure = ""  # why, for those who look
 
     def see(self, sizes: tuple[int, ...]) -> None:
         """Take note of a call."""
@@ -193,6 +199,10 @@ class Family:
         if self.hopeless:
             return []
         return sorted(k for k in self.changing if self.fixed[k] < TRIES and sizes[k] > 1)
+
+    def give_up(self, error: Exception) -> None:
+        """Trace for each size from now on: something does not take open sizes."""
+        self.hopeless, self.failure = True, failure(error)
 
     def keep(self, template: Template, fixed: set[int]) -> list[int]:
         """Keep a trace that needed the sizes of the open dims `fixed`; the positions that it really left open."""
@@ -211,37 +221,113 @@ class Family:
 
 
 # -- one trace for many sizes ------------------------------------------------------------------------------------------
-Build = Callable[[Graph], Built]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """What becomes of a graph: `build` is all of it, in steps `lower`, `compile` (addresses of kernels) and `load`."""
+
+    build: Callable[[Graph], Built]
+    lower: Callable[[Graph], Lowering]
+    compile: Callable[[Plan], list[int]]
+    load: Callable[[Lowering], Built]
 
 
 class Template:
     """A trace some of whose sizes are open: `make` gives the specialisation for a call's sizes."""
 
     def __init__(
-        self, made: Specialization, scope: Scope, positions: Sequence[int], sizes: Sequence[int], build: Build
+        self, made: Specialization, scope: Scope, positions: Sequence[int], sizes: Sequence[int], pipeline: Pipeline
     ):
         self.made = made
-        self.build = build
         self.positions = list(positions)
         self.rest = [(k, n) for k, n in enumerate(sizes) if k not in set(positions)]
-        values = [r.value if r.kind == "static" else None for r in made.results]
-        self.graph_of = Maker(scope).function(made.graph, values)
+        self.values = [r.value if r.kind == "static" else None for r in made.results]
+        self.solve = Maker(scope).function(made.graph, self.values)
+        self.pipeline = pipeline
+        self.plans: list[OpenPlan] = []
+        self.tries = 0  # plans made for open sizes
+        self.failure = ""  # why there will be no more
 
     def make(self, sizes: Sequence[int]) -> Specialization | None:
         """The specialisation for these sizes, runnable; None if the trace does not hold for them."""
         if any(sizes[k] != n for k, n in self.rest):
             return None
-        found = solved(self.graph_of, [sizes[k] for k in self.positions])
+        chosen = [sizes[k] for k in self.positions]
+        for plan in self.plans:
+            planned = plan.lowering(chosen)
+            if planned is not None:
+                return self._specialization(chosen, planned[1], self.pipeline.load(planned[0]))
+        found = solved(self.solve, chosen)
         if found is None:
             return None
         graph, values = found
-        built = self.build(graph)
-        results = [dataclasses.replace(r, value=v) if r.kind == "static" else r
-                   for r, v in zip(self.made.results, values)]  # fmt: skip
-        s = dataclasses.replace(self.made, graph=graph, results=results, calls=0, shortcut=None, in_place=[], passed=[])
-        s.template = self
-        s.install(built, self.build)
+        new = self._open_plan(chosen)
+        planned = new.lowering(chosen) if new is not None else None
+        built = self.pipeline.build(graph) if planned is None else self.pipeline.load(planned[0])
+        return self._specialization(chosen, values, built)
+
+    def _specialization(self, chosen: Sequence[int], values: Sequence[Any], built: Built) -> Specialization:
+        results = [
+            dataclasses.replace(r, value=v) if r.kind == "static" else r for r, v in zip(self.made.results, values)
+        ]
+        s = dataclasses.replace(
+            self.made,
+            recorded=lambda: self.solve(*chosen)[0],  # type: ignore[index]
+            results=results,
+            template=self,
+            passed=[],
+            in_place=[],
+        )
+        s.install(built, self.pipeline.build)
         return s
+
+    def _open_plan(self, chosen: Sequence[int]) -> OpenPlan | None:
+        """A plan for these sizes and those that are planned alike; None if sizes cannot be left open."""
+        if self.tries >= MAX_PLANS or min(chosen) <= FEW[-1] or config.debug.dump or config.debug.check >= 2:
+            return None
+        self.tries += 1
+        scope = Scope(chosen, structural=True)
+        try:
+            with scope:
+                graph, values = self.solve(*scope.inputs)  # type: ignore[misc]
+                lowered = self.pipeline.lower(graph)
+            if scope.fixed:
+                return None
+            lowered.kernels = self.pipeline.compile(lowered.plan)
+            plan = OpenPlan(lowered, values, scope)
+        except Exception as error:  # something does not work on open sizes: then each size is planned for itself
+            self.tries, self.failure = MAX_PLANS, failure(error)
+            return None
+        self.plans.insert(0, plan)
+        return plan
+
+
+class OpenPlan:
+    """A plan whose sizes are open: `lowering` gives the one for a call's sizes."""
+
+    def __init__(self, lowered: Lowering, values: list[Any], scope: Scope):
+        self.lowered = lowered
+        self.solve = Maker(scope).function(lowered.plan, lowered.storage, values)
+
+    def lowering(self, sizes: Sequence[int]) -> tuple[Lowering, list[Any]] | None:
+        """The plan, and the values among the function's results that depend on sizes; None if other sizes need another
+        plan."""
+        start = perf_counter()
+        found = solved(self.solve, sizes)
+        if found is None:
+            return None
+        plan, storage, values = found
+        whole = self.lowered
+        return Lowering(whole.name, whole.stages, plan, storage, start, whole.kernels), values
+
+
+def failure(error: Exception) -> str:
+    """An error in words, with its place."""
+    text = f"{type(error).__name__}: {error}"
+    if config.debug.log:
+        print(f"tracejit: sizes are not left open: {text}", file=sys.stderr)
+    return text
 
 
 def solved(f: Solve, sizes: Sequence[Any]) -> list[Any] | None:

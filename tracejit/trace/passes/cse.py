@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.dims import is_symbolic
 from tracejit.ir import Graph, Node, has_effects
 from tracejit.tensor import Tensor, apply
 from tracejit.trace.tracer import rewrite
@@ -39,6 +40,8 @@ def _key(attr: Any) -> Hashable:
         return tuple((k, _key(v)) for k, v in sorted(attr.items()))
     if isinstance(attr, tuple):
         return tuple(map(_key, attr))
+    if is_symbolic(attr):
+        return attr  # equal where it is computed alike
     if isinstance(attr, (float, complex)):
         return type(attr), repr(attr)
     if isinstance(attr, np.ndarray):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.dims import is_symbolic
 from tracejit.ir import CONSTANT, Graph, Node
 from tracejit.ops import core
 from tracejit.quiet import quietly
@@ -37,6 +38,8 @@ def _rule(node: Node, args: list[Any]) -> Tensor | None:
             return core.full(value.item(), node.shape, node.dtype)
         if len(args) == 1 and "value" not in node.attrs:
             return core.full(literals[0].item(), node.shape, node.dtype)  # type: ignore[union-attr]
+    if any(is_symbolic(n.shape) for n in (node, *args)):
+        return None  # (its extent is not known)
     largest = max(a.size for a in args)
     if max(node.type.size, largest) > LIMIT or (node.op.kind == "movement" and node.type.size > largest):
         return None  # (a broadcast constant is only more to read)
@@ -54,7 +57,7 @@ def _rule(node: Node, args: list[Any]) -> Tensor | None:
 def _literal(t: Tensor) -> np.ndarray | None:
     """The one number that fills `t`, 0-d, if it is a literal."""
     node = t._value
-    if isinstance(node, Node) and node.op.name == "full":
+    if isinstance(node, Node) and node.op.name == "full" and not is_symbolic(node.attrs["value"]):
         return np.asarray(node.attrs["value"]).astype(node.dtype)
     return None
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.dims import is_symbolic
 from tracejit.errors import InternalError
 from tracejit.ir import INPUT, Graph, Node, Op, Type
 from tracejit.ops import core
@@ -237,7 +238,8 @@ Move = Callable[[Sequence[Node], Any, Any, bool], Tensor | None]
 
 
 def _literal(node: Node) -> Any:
-    return node.attrs["value"] if node.op is core.FULL else None
+    """The number that fills a node, if it is known for all sizes."""
+    return node.attrs["value"] if node.op is core.FULL and not is_symbolic(node.attrs["value"]) else None
 
 
 def _reshape(inputs: Sequence[Node], attrs: Any, type: Type, fast: bool) -> Tensor | None:
