@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tracejit as tj
+from tracejit.ir import count
 from tracejit.tensor import Tensor
 from tracejit.trees import flatten
 
@@ -197,3 +198,41 @@ def test_second_derivatives(f: Any, args: Any) -> None:
 
 def test_against_finite_differences() -> None:
     tj.check_grads(tj.function(recurrent), (random(3, 3), random(4, 3)), order=1)
+
+
+# -- what is done for all rows at once ---------------------------------------------------------------------------------
+def test_products_of_recurrent_layers_leave_the_loop() -> None:
+    """The input's product goes before the loop, those for the gradients of weights and inputs after it."""
+    t, b, h = 5, 3, 4
+
+    def loss(x: Any, wx: Any, wh: Any, bias: Any) -> Any:
+        def step(c: Any, row: Any) -> Any:
+            s, m = c
+            z = row @ wx + s @ wh + bias
+            m = tj.sigmoid(z[:, :h]) * m + tj.tanh(z[:, h:])
+            return (tj.tanh(m) * s + m, m), m
+
+        start = tj.zeros((b, h), dtype="float64"), tj.ones((b, h), dtype="float64")
+        (s, m), ys = tj.scan(step, start, x)
+        return (s * m).sum() + (ys * ys).sum()
+
+    args = random(t, b, 3), random(3, 2 * h), random(h, 2 * h), random(2 * h)
+    alike(loss, *args, argnums=(0, 1, 2, 3), rtol=1e-8)
+    graph = tj.function(tj.grad(loss, argnums=(0, 1, 2, 3))).lower(*args).graph
+    bodies = [n.attrs["body"] for n in graph.nodes if n.op.name == "scan"]
+    assert len(bodies) == 2 and [count(body, "matmul") for body in bodies] == [1, 1]
+    assert count(graph, "matmul") == 4 and all(n.attrs["carries"] == 2 for n in graph.nodes if n.op.name == "scan")
+
+
+def test_a_carry_that_is_stacked_is_read_from_the_stack() -> None:
+    def f(x: Any) -> Any:
+        def step(c: Any, row: Any) -> Any:
+            a, b = c
+            a, b = a[::-1] * 0.5 + row, b[::-1] + a
+            return (a, b), (a, b, a)
+
+        return tj.scan(step, (x[0], x[1]), x)
+
+    x = random(9, 200)
+    for a, b in zip(values(tj.function(f)(x)), values(f(x)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)

@@ -44,7 +44,7 @@ def grid(n: int) -> tuple[Tensor, Tensor]:
     return tj.asarray(re), tj.asarray(im)
 
 
-# -- single values -------------------------------------------------------------------------------------------------------
+# -- single values -----------------------------------------------------------------------------------------------------
 def test_newton() -> None:
     def root(a: Any) -> Any:
         return tj.while_loop(lambda x: abs(x * x - a) > 1e-12 * a, lambda x: (x + a / x) / 2, a)
@@ -95,7 +95,7 @@ def test_complex_numbers() -> None:
     turned(lambda c: tj.fori_loop(0, 7, lambda i, z: z * z * 0.5 + c, c), tj.asarray([0.3 + 0.2j, -0.5 + 0.1j, 0.1j]))
 
 
-# -- many elements -------------------------------------------------------------------------------------------------------
+# -- many elements -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("n", [1, 3, 17, 100])
 def test_as_many_iterations_for_all(n: int) -> None:
     def mandelbrot(cr: Any, ci: Any) -> Any:
@@ -188,12 +188,13 @@ def test_what_the_loop_does_not_change_is_computed_before() -> None:
     turned(f, tj.asarray(np.arange(6.0)), tj.asarray(np.arange(6.0)[::-1].copy()), rtol=1e-9)
 
 
-# -- what stays a loop of steps ------------------------------------------------------------------------------------------
+# -- what stays a loop of steps ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("f", [
     lambda x: tj.fori_loop(0, 3, lambda i, s: s - s.mean(), x),  # elements meet
     lambda x: tj.fori_loop(0, 3, lambda i, s: s[::-1] * 0.5, x),
     lambda x: tj.while_loop(lambda s: tj.any(s < 3), lambda s: s + 1, x),  # all go on while one does
-    lambda x: tj.while_loop(lambda i, s: tj.any(s < 3), lambda i, s: (i + 1, tj.where(s < 3, s + 1, s)), (0, x)),  # i is read
+    # the number of iterations is read
+    lambda x: tj.while_loop(lambda i, s: tj.any(s < 3), lambda i, s: (i + 1, tj.where(s < 3, s + 1, s)), (0, x)),
 ])  # fmt: skip
 def test_loops_whose_elements_meet_stay(f: Any) -> None:
     x = tj.asarray(np.linspace(-1, 2, 9))

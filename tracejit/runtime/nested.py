@@ -237,6 +237,7 @@ class LoopCode:
 
 
 def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCode:
+    plan = step.body.plan
     moves: list[Entry] = []
     place: list[Entry] = []
     advance: list[Entry] = []
@@ -250,8 +251,18 @@ def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCo
     def moving() -> Base:
         return Base("address", draft.word(), 0, moves)
 
+    stacked = {plan.outputs[p]: p - len(step.carries) for p in range(len(step.carries), len(plan.outputs))}
+    follows: dict[int, tuple[Base, int]] = {}  # a carry that is stacked, too, is the row before: its place, its stack
     for k, (b, other) in enumerate(zip(step.carries, step.nexts, strict=True)):
         home = scope.base(b)
+        if (row := stacked.get(plan.outputs[k])) is not None and other is not None and step.length > 0:
+            here = moving()
+            follows[k] = here, row
+            place.append((here.word, draft.cell(home), 0))
+            last.append((draft.cell(home), here.word, scope.nbytes(b)))
+            now.append(here)
+            new.append(here)
+            continue
         if other is None or scope.nbytes(b) < SWAP or not _made(step.body.plan, k):
             now.append(home)
             new.append(home if other is None else scope.base(other))
@@ -271,12 +282,13 @@ def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCo
         return row
 
     rows = [along(b) for b in step.rows]
-    targets = [*new, *(along(b) for b in step.stacks)]
+    stacks = [along(b) for b in step.stacks]
+    advance[:0] = [(here.word, stacks[row].word, 0) for here, row in follows.values()]
+    targets = [*new, *stacks]
     operands = [scope.base(b) for b in step.operands]
-    plan = step.body.plan
     made: dict[int, Base] = {}
-    for b, target in zip(plan.outputs, targets, strict=True):
-        if plan.buffers[b].role == "output":
+    for k, (b, target) in enumerate(zip(plan.outputs, targets, strict=True)):
+        if plan.buffers[b].role == "output" and k not in follows:
             made.setdefault(b, target)
     test, verdict = None, 0
     if step.test is not None:  # parts are entered in the order of `inner_parts`
@@ -288,7 +300,7 @@ def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCo
     code = LoopCode(step.length, test, body, verdict, 0, first, place, advance=advance, moves=moves, last=last)
     for k, (b, target) in enumerate(zip(plan.outputs, targets, strict=True)):
         source, carry = body.base(b), k < len(step.carries)
-        if carry and step.nexts[k] is None:
+        if carry and (step.nexts[k] is None or k in follows):
             continue
         if plan.buffers[b].role != "output":  # an input or a constant as it is
             code.before.append((draft.cell(target), draft.cell(source), body.nbytes(b)))
