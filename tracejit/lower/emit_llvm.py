@@ -284,6 +284,7 @@ class _KernelEmitter(Nest):
                     at = self.minimum(b.add(start, self.num(c)), b.sub(high, self.num(1)))
                     column = self.e.at(across.pointers[access], b.mul(at, self.strides[access][vdim]), dtype)
                     found.append(self.e.load(column, dtype, rows))
+                    self.e.prefetch(self.e.at(column, b.mul(n, self.strides[access][vdim]), dtype), level=1)
                 for q, v in enumerate(self.e.transpose(found)):
                     self.e.store(v, self.e.at(place, self.num(q * self.lanes), dtype), dtype, None)
             mask = self.e.tail_mask(b.sub(high, start))
@@ -291,6 +292,10 @@ class _KernelEmitter(Nest):
             def line(q: ir.Value, state: Values) -> tuple[ir.Value, Values]:
                 coords = {d: scope.coords[d] for d in self.row_dims} | {dim: b.add(row, q)}
                 inside = self.enter(scope, work, 1, coords)
+                for access in work.accesses:
+                    if self.accesses[access].strides[vdim] == "1":
+                        ahead = self.e.at(inside.pointers[access], b.add(start, n), self.accesses[access].dtype)
+                        self.e.prefetch(ahead, level=1)
                 known = {}
                 for i, place in squares.items():
                     dtype = self.k.stmts[i].dtype
@@ -515,9 +520,7 @@ class _KernelEmitter(Nest):
             if strides[self.vdim] == "1" and strides[dim] == "s":
                 ahead = b.add(position, b.mul(self.strides[access][dim], self.num(len(scopes))))
                 for scope in scopes:
-                    address = self.e.at(scope.pointers[access], ahead, dtype)
-                    hint = [literal(v, INT32) for v in (0, 2, 1)]  # a read, for the second level, of data
-                    self.e.call("llvm.prefetch.p0", VOID, [address, *hint])
+                    self.e.prefetch(self.e.at(scope.pointers[access], ahead, dtype), level=2)
 
     def _lane_values(self, scope: Scope, work: Work, number: int, low: ir.Value,
                      high: ir.Value) -> tuple[dict[int, tuple[ir.Value, np.dtype]], Work]:

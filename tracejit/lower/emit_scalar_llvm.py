@@ -442,6 +442,11 @@ class Emitter:
             rows = found
         return rows
 
+    def prefetch(self, pointer: ir.Value, level: int) -> None:
+        """Ask for what will be read soon, into the cache of that level."""
+        hint = [literal(v, INT32) for v in (0, 4 - level, 1)]
+        self.call("llvm.prefetch.p0", VOID, [pointer, *hint])
+
     def store(self, value: ir.Value, pointer: ir.Value, dtype: np.dtype, mask: ir.Value | None) -> None:
         """A vector into adjacent elements."""
         value = self._out(self.splat(value), dtype)
