@@ -73,6 +73,8 @@ from tracejit.ops.sorting import *
 from tracejit.ops.special import *
 from tracejit.ops.statistics import *
 from tracejit.profile import profile
+from tracejit.runtime.pool import set_limit as set_memory_limit
+from tracejit.runtime.pool import trim as trim_memory
 from tracejit.tape import GradientTape, UnconnectedGradients
 from tracejit.tensor import Tensor
 from tracejit.trace.signature import spec

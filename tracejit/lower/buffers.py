@@ -1,8 +1,8 @@
 """Storage for a plan's buffers: who lives where, who may take whose place.
 
-In: a `Plan`. Out: a `Storage`: a place for each buffer. Temps share one arena by their lifetimes; a step that walks a
-dying temp and a new buffer in the same way writes the one over the other; and outputs that could be written over an
-input, if the caller owns it, are named in `reusable`.
+In: a `Plan`. Out: a `Storage`: a place for each buffer. Temps share one arena by their lifetimes, and before that the
+memory of outputs that are not written yet; a step that walks a dying temp and a new buffer in the same way writes the
+one over the other; and outputs that could be written over an input, if the caller owns it, are named in `reusable`.
 
 A buffer lives from its first write (a later scatter into it is an update) to its last use; outputs live to the end.
 
@@ -11,8 +11,9 @@ Read next: `runtime/program.py` (who allocates by it).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Literal
 
 from tracejit.errors import InternalError
@@ -34,6 +35,7 @@ from tracejit.lower.plan import (
 )
 
 ALIGNMENT = 64
+LODGING = 4096  # bytes from which a temp may take an output's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,14 @@ def assign(plan: Plan, updates: Mapping[int, int] | None = None, failing: bool =
     """Choose a place for every buffer. `updates` names the input that each output is the new value of; without it, any
     input that is alike may be reused. failing: an input must be whole after a failure."""
     lives = _lifetimes(plan)
-    groups = _in_place(plan, lives)
+    born = {b: (life.first, b) for b, life in lives.items()}
+    updated = {plan.outputs[p] for p in _reusable(plan, born, updates, failing)} if updates else set()
+    groups = _in_place(plan, lives, updated)
     panels = {g.members[0] for g in groups if _on_panels(plan, g)}
     groups = [g for g in groups if g.members[0] not in panels]
+    starts = {g.output: (g.first, g.members[0]) for g in groups if g.output is not None}
+    reusable = _reusable(plan, starts, updates, failing)
+    _lodge(groups, {plan.outputs[p] for p in reusable})
     arena_bytes = _lay_out([g for g in groups if g.output is None])
     places: list[Place | None] = [None] * len(plan.buffers)
     for position, b in enumerate(plan.inputs):
@@ -110,9 +117,8 @@ def assign(plan: Plan, updates: Mapping[int, int] | None = None, failing: bool =
             if plan.buffers[b].role != "temp":
                 raise InternalError(f"buffer {b} is an {plan.buffers[b].role}, but not among the plan's")
             places[b] = Place("arena", 0)  # no step touches it
-    starts = {g.output: (g.first, g.members[0]) for g in groups if g.output is not None}
     return Storage(tuple(p for p in places if p is not None), arena_bytes, arrays,
-                   sum(plan.buffers[b].nbytes for b in arrays), _reusable(plan, starts, updates, failing))
+                   sum(plan.buffers[b].nbytes for b in arrays), reusable)
 
 
 def _lifetimes(plan: Plan) -> dict[int, _Life]:
@@ -137,13 +143,15 @@ def _lifetimes(plan: Plan) -> dict[int, _Life]:
     return lives
 
 
-def _in_place(plan: Plan, lives: dict[int, _Life]) -> list[_Group]:
-    """Group buffers that can follow each other in the same memory; most groups have one member."""
+def _in_place(plan: Plan, lives: dict[int, _Life], updated: Collection[int]) -> list[_Group]:
+    """Group buffers that can follow each other in the same memory; most groups have one member. `updated`: outputs that
+    are better written over their old value, an input."""
     group_of: dict[int, _Group] = {}
     for b, life in sorted(lives.items(), key=lambda item: item[1].first):
         buffer = plan.buffers[b]
         mine = b if buffer.role == "output" else None
-        if life.first < len(plan.steps) and (dying := _predecessor(plan, lives, group_of, b)) is not None:
+        dying = _predecessor(plan, lives, group_of, b) if life.first < len(plan.steps) and b not in updated else None
+        if dying is not None:
             g = group_of[dying]
             g.members.append(b)
             g.last, g.output = life.last, mine
@@ -226,6 +234,21 @@ def is_copy(launch: Launch) -> bool:
         if load.op != "load" or launch.reads[load.attrs[0]].offset != launch.writes[store.write].offset:
             return False
     return same_walk(launch, *old, *new)
+
+
+def _lodge(groups: list[_Group], updated: Collection[int]) -> None:
+    """Let temps live in the memory of an output of their size that is written only after they are gone."""
+    free: dict[int, list[tuple[int, int]]] = {}  # by size: until when, negative, and which output; a heap
+    for g in groups:
+        if g.output is not None and g.output not in updated and g.nbytes >= LODGING:
+            free.setdefault(g.nbytes, []).append((-g.first, g.output))
+    for heap in free.values():
+        heapify(heap)
+    for g in sorted(groups, key=lambda g: -g.last):  # the latest first, so that an output is free until some step
+        heap = free.get(g.nbytes, [])
+        if g.output is None and heap and g.last < -heap[0][0]:
+            g.output = heap[0][1]
+            heapreplace(heap, (-g.first, g.output))
 
 
 def _lay_out(groups: list[_Group]) -> int:

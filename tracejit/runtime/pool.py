@@ -33,7 +33,7 @@ _FLAGS = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class Memory:
     """Bytes arrays use now, bytes kept for reuse, requests served from kept and from fresh memory (large ones only)."""
 
     in_use: int
@@ -167,10 +167,10 @@ def trim() -> int:
         return freed
 
 
-def stats() -> Stats:
+def stats() -> Memory:
     with _lock:
         _collect()
-        return Stats(_in_use, _cached, _hits, _misses)
+        return Memory(_in_use, _cached, _hits, _misses)
 
 
 def _on_death(lease: _Lease, note: Callable[[_Block], None] = _returned.append) -> None:
