@@ -38,6 +38,7 @@ from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
 from tracejit.lower.plan import Plan
+from tracejit.runtime import pool
 from tracejit.tensor import Tensor, state, wrap
 from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtins for traced values register themselves
 from tracejit.trace.autograph.convert import convert
@@ -773,9 +774,11 @@ class Stats:
     memory_hits: int
     disk_hits: int
     compile_seconds: float
+    memory: pool.Memory
 
 
 def stats() -> Stats:
-    """Counts of all functions: decorated, traced; machine code compiled, found in memory, found on disk."""
+    """Counts of all functions: decorated, traced; machine code compiled, found in memory, found on disk; and memory."""
     code = _runtime()[0].stats()
-    return Stats(_totals.functions, _totals.traces, code.compiles, code.memory_hits, code.disk_hits, code.seconds)
+    return Stats(_totals.functions, _totals.traces, code.compiles, code.memory_hits, code.disk_hits, code.seconds,
+                 pool.stats())

@@ -29,7 +29,7 @@ from tracejit.trace.checked import leave
 from tracejit.trace.signature import Call, Signature, flatten, is_array, is_number, native, unflatten
 from tracejit.trace.tracer import NUMBER_DTYPES, Captured, Trace, settled
 
-IN_PLACE = 1 << 16  # bytes from which writing a Variable into its old memory pays
+IN_PLACE = 1 << 20  # bytes from which writing a Variable into its old memory pays (below, all is in the cache)
 
 
 @dataclass(slots=True)
