@@ -137,13 +137,13 @@ class Nest:
         found: list[int | None] = []
         for s, dims in zip(self.k.stmts, self.depends, strict=True):
             slope: int | None = None
-            known = [found[a] for a in s.args]
+            known = [k for k in (found[a] for a in s.args) if k is not None]
             if self.vdim not in dims:
                 slope = 0
             elif s.op == "coord":
                 slope = 1
-            elif s.dtype == I64 and s.op in ("add", "sub", "neg") and None not in known:
-                slope = sum(k if (n == 0 and s.op != "neg") or s.op == "add" else -k for n, k in enumerate(known))
+            elif s.dtype == I64 and s.op in ("add", "sub", "neg") and len(known) == len(s.args):
+                slope = {"add": sum(known), "sub": known[0] - known[-1], "neg": -known[0]}[s.op]
             found.append(slope)
         return found
 
@@ -453,7 +453,8 @@ class Nest:
         for n in self.closure(s.args, scope.values):
             outside.values[n] = self.statement(n, outside)
         x, y = (outside.values[a] for a in s.args)
-        falls = self.slopes[s.args[0]] < self.slopes[s.args[1]]  # x - y falls: false before, true after
+        a, b = (self.slopes[arg] or 0 for arg in s.args)
+        falls = a < b  # then so does x - y: false before, true after
         at = self.b.sub(x, y) if falls else self.b.sub(y, x)
         if falls == (s.op == "lt"):
             at = self.b.add(at, self.num(1))

@@ -172,8 +172,11 @@ class Writer:
     def factors(self) -> dict[int, tuple[int, ...]]:
         """Dims whose loops in these factors would need fewer divisions (of positions, after a reshape)."""
         cuts: dict[Dim, set[int]] = {}
-        for atom in (atom for index in self.indices for atom, _ in index.terms):
-            for d, step in atom.index.terms if isinstance(atom, Quotient | Remainder) else ():
+        atoms = {atom for index in self.indices for atom, _ in index.terms}
+        for atom in atoms:
+            if not isinstance(atom, Quotient | Remainder):
+                continue
+            for d, step in atom.index.terms:
                 if isinstance(d, Dim) and 0 < step < atom.by and atom.by % step == 0:
                     inner = atom.by // step
                     if inner < d.extent and d.extent % inner == 0:
