@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernels import KERNELS
+from benchmarks.loops import LOOPS
 from benchmarks.matrix import MATRIX
 from benchmarks.peers import PEERS, limit_threads
 from benchmarks.workloads import WORKLOADS, Workload
 
-ALL = WORKLOADS | KERNELS | MATRIX
+ALL = WORKLOADS | KERNELS | LOOPS | MATRIX
 SAMPLE = 0.06  # seconds a library runs in one round
 OURS = "tracejit"
 
