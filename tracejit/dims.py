@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.errors import user_line
+
 Solve = Callable[..., "list[Any] | None"]
 
 
@@ -29,12 +31,13 @@ class Scope:
         self.lines: list[str] = []
         self.values: list[Dim] = []
         self.known: dict[str, Dim | bool] = {}  # by source text: what was computed or decided already
-        self.fixed: set[int] = set()  # inputs whose very value was needed
+        self.steps: list[tuple[Any, ...]] = []  # the lines as data, see `replay`
+        self.fixed: dict[int, str] = {}  # inputs whose very value was needed, and where
         self.open = False
         self.structural = structural  # Dims may be keys: by how they were computed, not by value
         self.names = list(names)
         self.inputs = [self._value(f"v{k}", n, frozenset((k,))) for k, n in enumerate(hints)]
-        self.conflict: tuple[int, int] | None = None  # two inputs that were last found to differ
+        self.conflict: tuple[Dim, Any] | None = None  # an input and what it was last found to differ from
 
     def __enter__(self) -> Scope:
         self.open = True
@@ -60,6 +63,7 @@ class Scope:
             inputs = frozenset().union(*(x.inputs for x in operands if type(x) is Dim))
             found = self.known[text] = self._value(text, value, inputs)
             self.lines.append(f"v{found.number} = {text}")
+            self.steps.append((template, *operands))
         return found
 
     def decide(self, symbol: str, f: Callable[[Any, Any], bool], a: Dim, b: Any) -> bool:
@@ -69,12 +73,13 @@ class Scope:
         if found is None:
             found = self.known[text] = f(a.value, b.value if type(b) is Dim else b)
             self.lines.append(f"if {'not ' if found else ''}({text}): return None")
+            self.steps.append((symbol, a, b))
             equal = found is (symbol == "==")
-            if symbol in ("==", "!="):
-                if equal and type(b) is not Dim and a.number < len(self.inputs):
-                    self.fixed |= a.inputs
-                elif not equal and type(b) is Dim and max(a.number, b.number) < len(self.inputs):
-                    self.conflict = a.number, b.number
+            if symbol in ("==", "!=") and a.number < len(self.inputs):
+                if equal and type(b) is not Dim:
+                    self._note_fixed(a)
+                elif not equal and (b.number < len(self.inputs) if type(b) is Dim else b > 1):
+                    self.conflict = a, b
         return found  # type: ignore[return-value]
 
     def fix(self, a: Dim) -> Any:
@@ -84,8 +89,25 @@ class Scope:
             if text not in self.known:
                 self.known[text] = True
                 self.lines.append(f"if not ({text}): return None")
-            self.fixed |= a.inputs
+                self.steps.append(("fix", a))
+            self._note_fixed(a)
         return a.value
+
+    def _note_fixed(self, a: Dim) -> None:
+        for k in a.inputs:
+            if k not in self.fixed:
+                self.fixed[k] = user_line()
+
+    def replay(self, steps: Sequence[Sequence[Any]], value: Callable[[Any], Any]) -> None:
+        """Do again what another scope did. `value` gives an operand from how it is written there."""
+        for name, *written in steps:
+            operands = [value(x) for x in written]
+            if name == "fix":
+                self.fix(operands[0])
+            elif name in COMPARISONS:
+                self.decide(name, COMPARISONS[name], *operands)
+            else:
+                self.compute(name, COMPUTATIONS[name], *operands)
 
     def solver(self) -> Solve:
         """The function from sizes to the values of all Dims, by number; None where a decision would differ.
@@ -271,6 +293,8 @@ def _arithmetic(symbol: str, f: Callable[[Any, Any], Any]) -> tuple[Callable[...
         short = _shorter(symbol, self, other)
         if short is not None:
             return short
+        if symbol == "+" and type(other) is int and other < 0:
+            return self - -other
         a, b = (other, self) if swaps and type(other) is Dim and other.number < self.number else (self, other)
         return scope.compute(f"{{}} {symbol} {{}}", f, a, b)
 
@@ -300,12 +324,16 @@ def _comparison(symbol: str, f: Callable[[Any, Any], bool], same: bool) -> Calla
     return compare
 
 
+COMPUTATIONS: dict[str, Callable[..., Any]] = {"-{}": operator.neg, "abs({})": abs}
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {}
 for _name, _symbol in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//"), ("mod", "%"), ("truediv", "/"),
                        ("pow", "**")):  # fmt: skip
+    COMPUTATIONS[f"{{}} {_symbol} {{}}"] = getattr(operator, _name)
     _forward, _reflected = _arithmetic(_symbol, getattr(operator, _name))
     setattr(Dim, f"__{_name}__", _forward)
     setattr(Dim, f"__r{_name}__", _reflected)
 for _name, _symbol in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    COMPARISONS[_symbol] = getattr(operator, _name)
     setattr(Dim, f"__{_name}__", _comparison(_symbol, getattr(operator, _name), _name in ("eq", "le", "ge")))
 
 

@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,11 @@ from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
 from tracejit.lower.plan import Plan
 from tracejit.runtime import pool
-from tracejit.tensor import Tensor, state, wrap
+from tracejit.tensor import Tensor, state
 from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtins for traced values register themselves
 from tracejit.trace.autograph.convert import convert
 from tracejit.trace.built import Built, KernelInfo, Lowered, Lowering, kernel_infos
-from tracejit.trace.cache import MAX_KEYS, Described, Traces, no_shortcut
+from tracejit.trace.cache import MAX_KEYS, CacheInfo, Described, Stats, Traces, no_shortcut
 from tracejit.trace.captures import Reach
 from tracejit.trace.checked import run_left
 from tracejit.trace.passes.control import control
@@ -57,9 +57,9 @@ from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
-from tracejit.trace.signature import Call, Signature, Spec, describe_change, flatten, is_array, unflatten
+from tracejit.trace.signature import Call, Signature, Spec, describe_change, flatten, is_array
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
-from tracejit.trace.symbolic import Pipeline, Template, fix_unseen
+from tracejit.trace.symbolic import Openings, Pipeline, Template, fix_unseen, must_be_open
 from tracejit.trace.tracer import LOCK
 
 if TYPE_CHECKING:
@@ -355,10 +355,12 @@ class Function:
         """A trace of a call, and which dims it left open, in words. Those are dims that have been seen to change; if
         the code cannot do without their sizes, they are taken as they are."""
         family, sizes = self._traces.family(call)
+        if family is not None and self.input_signature is not None:
+            family.declare(self._declared(call))
         open_dims = family.symbolic(sizes) if family is not None else []
         if family is None or not open_dims:
             return self._record(call, before), ""
-        scope = Scope([sizes[k] for k in open_dims])
+        scope = Scope(family.hints(open_dims, sizes))
         try:
             with scope:
                 dims = {family.places[k]: n for k, n in zip(open_dims, scope.inputs)}
@@ -433,6 +435,12 @@ class Function:
             changes = [f"the arguments' structure {last.structure} -> {new.structure}"]
         return (", ".join(changes) or "dropped from the cache before") + at
 
+    def _declared(self, call: Call) -> Iterator[tuple[int, int]]:
+        """Leaf and axis of the dims that `input_signature` leaves open."""
+        specs = (x for x in flatten(self.input_signature)[0] if isinstance(x, Spec))
+        for k, spec in zip((k for k, x in enumerate(call.leaves) if is_array(x)), specs):
+            yield from ((k, axis) for axis, n in enumerate(spec.shape) if n is None)
+
     def _check_types(self, call: Call) -> None:
         """Compare array leaves with `input_signature`."""
         wanted, _ = flatten(self.input_signature)
@@ -489,9 +497,30 @@ class Function:
 
     @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
-        """The graph of a call, before any pass. Nothing is run or kept."""
-        call = self.signature().call(args, kwargs)
-        return self._record(call, ()).graph
+        """The graph of a call, before any pass; `spec`s may stand for arguments. Nothing is run or kept."""
+        _, made, scope, places = self._trace_open((), args, kwargs)
+        must_be_open(made, scope, places)
+        return made.graph
+
+    def _trace_open(
+        self, before: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Call, Specialization, Scope, list[tuple[int, int]]]:
+        """A trace of arguments with specs among them, whose None dims are open: leaf and axis of each."""
+        openings = Openings(*flatten((args, kwargs)))
+        while True:
+            given, zeros = openings.arguments()
+            call = self.signature(before).call(*given)
+            leaf = {id(x): k for k, x in enumerate(call.leaves)}
+            places = [(leaf[id(x)], axis) for x, (_, axis) in zip(zeros, openings.holes)]
+            scope = Scope(openings.hints, openings.names)
+            try:
+                with scope:
+                    made = self._record(call, before, dict(zip(places, scope.inputs)))
+                    fix_unseen(made.graph, scope)
+                return call, made, scope, places
+            except Exception:
+                if not openings.agree(scope):
+                    raise
 
     def recorded(self, *args: Any, **kwargs: Any) -> tuple[Graph, list[np.ndarray]]:
         """The graph of a call, before any pass, and the values of its inputs. Nothing is run or kept."""
@@ -513,12 +542,19 @@ class Function:
     def compile(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Trace and compile ahead of time, for arguments or `spec`s in their place. Gives a callable for such
         arguments."""
-        leaves, spec = flatten((args, kwargs))
-        specs = [x for x in leaves if isinstance(x, Spec)]
-        if not any(n is None for s in specs for n in s.shape):
-            given = unflatten(spec, [wrap(np.zeros(x.shape, x.dtype)) if isinstance(x, Spec) else x for x in leaves])
-            call = self.signature().call(given[0], given[1])
-            self._specialization(call, ())
+        with self._traces.lock:
+            call, made, scope, places = self._trace_open((), args, kwargs)
+            family, sizes = self._traces.family(call)
+            if not places or family is None:
+                self._specialization(call, ())
+                return self
+            family.declare(places)
+            template = Template(made, scope, [family.places.index(p) for p in places], sizes, self._pipeline())
+            if family.keep(template, scope.fixed):
+                self._traces.count += 1
+                self._traces.history.append(f"trace {self._traces.count}: compile() ahead of time")
+                _totals.traces += 1
+                self._traces.keep(call.key, template.make(sizes) or made)
         return self
 
     def specializations(self) -> list[Specialization]:
@@ -752,31 +788,6 @@ def _user_depth() -> int:
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class CacheInfo:
-    """Traces in the cache, traces made, calls of those in the cache; machine code of the process: compiled, found."""
-
-    size: int
-    traces: int
-    calls: int
-    compiles: int
-    memory_hits: int
-    disk_hits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What the process did so far."""
-
-    functions: int
-    traces: int
-    compiles: int
-    memory_hits: int
-    disk_hits: int
-    compile_seconds: float
-    memory: pool.Memory
-
-
 def stats() -> Stats:
     """Counts of all functions: decorated, traced; machine code compiled, found in memory, found on disk; and memory."""
     code = _runtime()[0].stats()

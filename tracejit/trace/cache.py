@@ -11,12 +11,15 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracejit.trace.shortcut import MISS, Shortcut
 from tracejit.trace.signature import Call, Signature, describe
 from tracejit.trace.specialization import Specialization
 from tracejit.trace.symbolic import MAX_FAMILIES, Family, family_of
+
+if TYPE_CHECKING:
+    from tracejit.runtime import pool
 
 MAX_KEYS = 256  # keys kept for one function (and instance); the least recently missed goes first
 MAX_PER_KEY = 32  # specialisations on values kept for one key
@@ -83,3 +86,28 @@ class Traces:
         while len(self.by_key) > MAX_KEYS:
             self.by_key.popitem(last=False)
             self.by_arguments.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """Traces in the cache, traces made, calls of those in the cache; machine code of the process: compiled, found."""
+
+    size: int
+    traces: int
+    calls: int
+    compiles: int
+    memory_hits: int
+    disk_hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the process did so far."""
+
+    functions: int
+    traces: int
+    compiles: int
+    memory_hits: int
+    disk_hits: int
+    compile_seconds: float
+    memory: pool.Memory

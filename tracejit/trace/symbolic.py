@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -24,21 +24,23 @@ import numpy as np
 
 from tracejit import config
 from tracejit.dims import NAMES, Dim, Scope, Solve
+from tracejit.errors import TracerError
 from tracejit.ir import CONSTANT, GETITEM, INPUT, Graph, Node
 from tracejit.lower.access import FEW
 from tracejit.lower.kernel import Kernel
 from tracejit.lower.plan import Plan
 from tracejit.ops.core import OPS
-from tracejit.tensor import Tensor
+from tracejit.tensor import Tensor, wrap
 from tracejit.trace.built import Built, Lowering
-from tracejit.trace.signature import Call
+from tracejit.trace.signature import Call, Spec, unflatten
 from tracejit.trace.specialization import Specialization
 
 MAX_TEMPLATES = 8  # of one family; the least recently made goes first
 MAX_PLANS = 8  # of one template
 MAX_FAMILIES = 64  # of one function
 TRIES = 2  # traces that needed a dim's value before it is taken as fixed
-HINTS = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47)  # sizes while none is known: unlike each other and what code asks for
+HINTS = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47)  # sizes while none is known: unlike each other and common ones
+NAMES_OF_DIMS = "nmklpqrstuvw"
 
 Place = tuple[int, int]  # leaf and axis
 
@@ -139,6 +141,17 @@ def fix_unseen(graph: Graph, scope: Scope) -> None:
             n.fix()
 
 
+def must_be_open(made: Specialization, scope: Scope, places: Sequence[Place]) -> None:
+    """TracerError if the traced code needed the size of a dim that it should have left open."""
+    for k, where in scope.fixed.items():
+        leaf, axis = places[k]
+        raise TracerError(
+            f"dim {axis} of '{made.names[leaf]}' cannot be left open: its size is needed at "
+            f"{where or 'an unknown line'} (range, int(), len(), text and NumPy functions take the plain number); give "
+            f"it a size in the spec"
+        )
+
+
 def is_data(graph: Graph) -> bool:
     """Whether a graph consists of known ops with plain attributes (Python code in it may have kept a size)."""
     return all(
@@ -183,6 +196,7 @@ class Family:
         self.places = places
         self.last: tuple[int, ...] | None = None
         self.changing: set[int] = set()  # positions among the sizes
+        self.declared: set[int] = set()  # those that a signature leaves open
         self.fixed: Counter[int] = Counter()  # how often code needed the value of one that changes
         self.templates: list[Template] = []
         self.hopeless = False
@@ -198,14 +212,25 @@ class Family:
         """Positions that the next trace should leave open. Code often treats 0 and 1 as no other size."""
         if self.hopeless:
             return []
-        return sorted(k for k in self.changing if self.fixed[k] < TRIES and sizes[k] > 1)
+        wanted = {k for k in self.changing if sizes[k] > 1} | self.declared
+        return sorted(k for k in wanted if self.fixed[k] < TRIES)
+
+    def hints(self, positions: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Sizes to trace with: the present ones, but none that code takes for a special case."""
+        return [sizes[k] if sizes[k] > 1 else HINTS[sizes[k]] for k in positions]
+
+    def declare(self, places: Iterable[Place]) -> None:
+        """Leave these dims open from the first trace on."""
+        wanted = set(places)
+        self.declared |= {k for k, place in enumerate(self.places) if place in wanted}
 
     def give_up(self, error: Exception) -> None:
         """Trace for each size from now on: something does not take open sizes."""
         self.hopeless, self.failure = True, failure(error)
 
-    def keep(self, template: Template, fixed: set[int]) -> list[int]:
-        """Keep a trace that needed the sizes of the open dims `fixed`; the positions that it really left open."""
+    def keep(self, template: Template, needed: Iterable[int]) -> list[int]:
+        """Keep a trace that needed the sizes of the open dims `needed`; the positions that it really left open."""
+        fixed = set(needed)
         if not is_data(template.made.graph) or template.made.created:
             fixed = set(range(len(template.positions)))  # what it holds may be for these sizes only
         for k in fixed:
@@ -218,6 +243,42 @@ class Family:
             self.hopeless = True  # decisions split the sizes too finely: from now on a trace per size
             self.templates.pop()
         return free
+
+
+@dataclasses.dataclass
+class Openings:
+    """Arguments with `spec`s among them, whose None dims get sizes to trace with: all different at first."""
+
+    leaves: list[Any]
+    spec: Any
+    tries: int = 0
+
+    def __post_init__(self) -> None:
+        leaves = enumerate(self.leaves)
+        self.holes = [(k, d) for k, x in leaves if isinstance(x, Spec) for d, n in enumerate(x.shape) if n is None]
+        self.hints = [HINTS[k % len(HINTS)] + 40 * (k // len(HINTS)) for k in range(len(self.holes))]
+        self.names = [NAMES_OF_DIMS[k] if k < len(NAMES_OF_DIMS) else f"n{k}" for k in range(len(self.holes))]
+
+    def arguments(self) -> tuple[Any, list[Any]]:
+        """The arguments with zeros in place of specs, and those zeros."""
+        size = dict(zip(self.holes, self.hints))
+        made: list[Any] = []
+        for k, x in enumerate(self.leaves):
+            if isinstance(x, Spec):
+                x = wrap(np.zeros([size.get((k, d), n) for d, n in enumerate(x.shape)], x.dtype))  # type: ignore[arg-type]
+            made.append(x)
+        return unflatten(self.spec, made), [made[k] for k, _ in self.holes]
+
+    def agree(self, scope: Scope) -> bool:
+        """After an error: give a dim that was found to differ from another one, or from a number, that size. False if
+        that is not the reason."""
+        if scope.conflict is None:
+            return False
+        old, new = self.hints[scope.conflict[0].number], scope.conflict[1]
+        new = new.value if type(new) is Dim else new
+        self.hints = [new if n == old else n for n in self.hints]
+        self.tries += 1
+        return self.tries <= len(self.hints)
 
 
 # -- one trace for many sizes ------------------------------------------------------------------------------------------
