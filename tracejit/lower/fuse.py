@@ -75,6 +75,7 @@ class Cluster:
     epilogue: list[Node] = field(default_factory=list)  # over the points left by the reductions
     stages: int = 1
     folded: frozenset[Node] = frozenset()  # every node the kernel computes
+    products: frozenset[Node] = frozenset()  # those it reads
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -322,6 +323,7 @@ def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, 
             found = Cluster(len(units), space, axes, [node])
             units.append(found)
         found.folded |= placement.folded[node]
+        found.products |= _products(needs)
         where[node] = found
     return units, where
 
@@ -353,6 +355,8 @@ def _join(
     for unit in reversed(units[max(earliest, len(units) - LOOK_BACK) :]):
         if not isinstance(unit, Cluster) or len(unit.folded | placement.folded[node]) > KERNEL_COST:
             continue
+        if axes is None and _of_other_products(needs, unit, where):
+            continue
         if unit.space == space and (axes is None or unit.axes is None or unit.axes == axes):
             if _joins_space(node, axes, needs, unit, where):
                 return unit
@@ -365,6 +369,17 @@ def _join(
                 unit.epilogue.append(node)
                 return unit
     return None
+
+
+def _products(needs: set[tuple[Node, Coords]]) -> frozenset[Node]:
+    return frozenset(n for n, _ in needs if is_gemm(n))
+
+
+def _of_other_products(needs: set[tuple[Node, Coords]], unit: Cluster, where: dict[Node, Unit]) -> bool:
+    """Whether a map and a kernel read nothing of each other, and different products: apart, each goes with its own."""
+    products = _products(needs)
+    return bool(products and unit.products and not products & unit.products
+                and all(where.get(n) is not unit for n, _ in needs))
 
 
 def _joins_space(
