@@ -32,8 +32,13 @@ class Sample:
         return f"{', '.join(f'{a.dtype}{list(a.shape)}' for a in self.arrays)} {self.attrs or ''}"
 
 
+# Made by the pass `lanes` alone, out of loops: tests/test_lanes.py runs them.
+LANES = ("lane_loop", "random_bits_at")
+
+
 def op_table() -> dict[str, Op]:
-    """Every op that a module of `tracejit.ops` declares, by name."""
+    """Every op that a module of `tracejit.ops` declares, by name. Ops that hold graphs or have effects have tests of their
+    own (test_control.py, test_effects.py): no list of arrays describes what they do."""
     found: dict[str, Op] = {}
     for module in pkgutil.iter_modules(tracejit.ops.__path__):
         for value in vars(importlib.import_module(f"tracejit.ops.{module.name}")).values():
@@ -41,7 +46,9 @@ def op_table() -> dict[str, Op]:
             if isinstance(op, Op):
                 assert found.get(op.name, op) is op, f"two ops are called {op.name}"
                 found[op.name] = op
-    return {name: found[name] for name in sorted(found) if name not in ("input", "constant")}
+    apart = ("input", "constant", *LANES)
+    return {name: op for name, op in sorted(found.items())
+            if name not in apart and op.kind != "control" and not op.stateful}
 
 
 # -- values and layouts ------------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_augmented_assignment_changes_one_handle() -> None:
 def test_errors_name_op_shapes_and_dtypes() -> None:
     with pytest.raises(ValueError, match=r"add: shapes \(2,\) and \(3,\) do not broadcast \(operands: float32, int32"):
         tj.ones(2) + tj.ones(3, dtype="int32")
-    with pytest.raises(TypeError, match=r"bitwise_and: float32 is not an integer or bool dtype; cast it.* \(operands: fl"):
+    with pytest.raises(TypeError, match=r"bitwise_and: float32 is not an integer or bool dtype; cast it.* \(operands"):
         tj.ones(2) & 1
     with pytest.raises(TypeError, match="atan2: complex is not supported"):
         tj.atan2(tj.ones(2) * 1j, 1.0)

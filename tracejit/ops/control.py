@@ -14,8 +14,8 @@ Read next: `regions.py` (the ops), `trace/tracer.py` (captures).
 
 from __future__ import annotations
 
-import inspect
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.dims import is_symbolic
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import INPUT, Graph, Node, Type
 from tracejit.ops import core
@@ -486,7 +487,7 @@ def scan(f: Function, init: Any, xs: Any = None, length: int | None = None, reve
         length = x.shape[0]
     if length is None:
         raise ValueError("scan: without xs, say how many times: length=")
-    length = int(length)
+    length = length if is_symbolic(length) else int(length)
     if state.trace is None:
         return _plain_scan(f, init, rows, row_spec, length, reverse)
     leaves, spec = flatten(init)
