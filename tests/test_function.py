@@ -679,7 +679,7 @@ def test_a_later_argument_that_is_a_written_captured_tensor() -> None:
 
 
 def test_large_variables_are_updated_in_place() -> None:
-    n = 100_000
+    n = 400_000
     v = tj.Variable(np.zeros(n, "f4"))
     kept = tj.Variable(np.zeros(n, "f4"))
 
