@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 import types
@@ -92,7 +93,8 @@ def test_the_standard_library_rewritten() -> None:
         there = None
     if there is None:
         pytest.skip("this Python comes without its tests")
-    out = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    out = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment)
     assert out.stdout.splitlines()[-1:] == ["[]"], out.stdout[-2000:] + out.stderr[-2000:]
 
 
