@@ -101,3 +101,8 @@ def test_contributors_map_names_every_file() -> None:
 def test_readme_has_its_two_commands() -> None:
     shell = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(shell) == 2 and "tracejit demo" in shell[0] and "pytest" in shell[1]
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert listed == {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"}
