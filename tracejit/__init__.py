@@ -34,6 +34,7 @@ from tracejit.dtypes import (
 )
 from tracejit.errors import GradientError, InternalError, LeakedTracerError, TraceJitError, TracerError
 from tracejit.explain import explain
+from tracejit.export import export, load, save
 from tracejit.function import function, stats
 from tracejit.gradients import (
     grad,

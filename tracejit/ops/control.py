@@ -267,15 +267,15 @@ def _joined(form: str, regions: Sequence[Region], k: int, name: str) -> Slot:
         s.weak and not isinstance(s.value, Tensor) and _same_value(repr(s.value), repr(slots[0].value)) for s in slots
     ):
         return Slot(slots[0].value, None, False, name)  # the same Python number whatever happens
-    shapes = {s.type.shape if s.type is not None else None for s in slots}
-    if len(shapes) != 1:
+    shapes = [s.type.shape if s.type is not None else None for s in slots]
+    if any(shape != shapes[0] for shape in shapes):
         given = " and ".join(f"{s} ({r.trace.name})" for r, s in reversed(list(zip(regions, slots, strict=True))))
         raise TracerError(
             f"{form} at {user_line()}: {name} is {given}; a compiled branch must give the same kind of value "
             f"and the same shape whichever way it goes"
         )
     dtype, weak = _together(slots)
-    return Slot(None, Type(shapes.pop() or (), dtype), weak, name)
+    return Slot(None, Type(shapes[0] or (), dtype), weak, name)
 
 
 def _plain(spec: Any) -> str:

@@ -39,7 +39,8 @@ MAX_TEMPLATES = 8  # of one family; the least recently made goes first
 MAX_PLANS = 8  # of one template
 MAX_FAMILIES = 64  # of one function
 TRIES = 2  # traces that needed a dim's value before it is taken as fixed
-HINTS = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47)  # sizes while none is known: unlike each other and common ones
+# Sizes while none is known: unlike each other and common ones, and divisible.
+HINTS = tuple(12 * k for k in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29))
 NAMES_OF_DIMS = "nmklpqrstuvw"
 
 Place = tuple[int, int]  # leaf and axis
@@ -329,23 +330,21 @@ class Template:
         return self._specialization(chosen, values, built)
 
     def _specialization(self, chosen: Sequence[int], values: Sequence[Any], built: Built) -> Specialization:
-        results = [
-            dataclasses.replace(r, value=v) if r.kind == "static" else r for r, v in zip(self.made.results, values)
-        ]
-        s = dataclasses.replace(
-            self.made,
-            recorded=lambda: self.solve(*chosen)[0],  # type: ignore[index]
-            results=results,
-            template=self,
-            passed=[],
-            in_place=[],
-        )
+        s = self.with_values(values)
+        s.recorded = lambda: self.solve(*chosen)[0]  # type: ignore[index]
         s.install(built, self.pipeline.build)
         return s
 
+    def with_values(self, values: Sequence[Any]) -> Specialization:
+        """The specialisation without a program. `values` are the sizes among the function's results."""
+        results = [
+            dataclasses.replace(r, value=v) if r.kind == "static" else r for r, v in zip(self.made.results, values)
+        ]
+        return dataclasses.replace(self.made, results=results, template=self, passed=[], in_place=[])
+
     def _open_plan(self, chosen: Sequence[int]) -> OpenPlan | None:
         """A plan for these sizes and those that are planned alike; None if sizes cannot be left open."""
-        if self.tries >= MAX_PLANS or min(chosen) <= FEW[-1] or config.debug.dump or config.debug.check >= 2:
+        if self.tries >= MAX_PLANS or min(chosen, default=0) <= FEW[-1] or config.debug.dump or config.debug.check >= 2:
             return None
         self.tries += 1
         scope = Scope(chosen, structural=True)
