@@ -105,6 +105,7 @@ class Placement:
     roots: set[Node] = field(default_factory=set)
     folded: dict[Node, frozenset[Node]] = field(default_factory=dict)  # what computing a node computes, itself included
     why: dict[Node, str] = field(default_factory=dict)  # for people: why a root is not folded into its users
+    assembled: set[Node] = field(default_factory=set)  # roots whose inputs, alike in shape, are put in place one by one
 
     def keep(self, node: Node, why: str) -> None:
         """Make a node a root."""

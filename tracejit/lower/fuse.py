@@ -52,6 +52,8 @@ MOVEMENT_DEPTH = 64
 MOST_TERMS = 16
 # A row whose stages run one after the other should stay in the cache between them.
 ROW_BYTES = 256 * 1024
+# Scalar work on the parts of a concat from which they are computed apart.
+ASSEMBLE_COST = 40
 # With fewer rows than this, stages over long rows would leave threads idle.
 MIN_ROWS = 16
 SMALL = 32 * 1024  # elements: below, one thread does everything anyway
@@ -195,12 +197,17 @@ def place(graph: Graph) -> Placement:
         elif folds(node):
             placement.keep(node, f"{node.op.name} must be finished before it is used")
     _measure(graph, placement)
+    placement.assembled = {n for n in roots if _is_assembled(n, placement)}
     demands: Demands = {n: set() for n in (*graph.inputs, *graph.nodes)}
     for node in reversed(graph.nodes):
         if node in roots:
             if not in_loop(node) and not is_scatter(node):
                 continue
-            _demand(node, squeezed(_space(node)), _own_coords(node), False, demands)
+            if node in placement.assembled:
+                for i in node.inputs:
+                    demands[i].add((squeezed(i.shape), identity(i.shape), False))
+            else:
+                _demand(node, squeezed(_space(node)), _own_coords(node), False, demands)
             continue
         wanted = demands[node]
         if not wanted or node.op is CONSTANT:
@@ -212,6 +219,23 @@ def place(graph: Graph) -> Placement:
             for space, coords, guarded in wanted:
                 _demand(node, space, coords, guarded, demands)
     return placement
+
+
+def _is_assembled(node: Node, placement: Placement) -> bool:
+    """Whether a concat is better computed over the space of its parts, which share what they have in common, than over
+    its own, where each element would come from one of them under a guard."""
+    if node.op.name != "concat" or any(i.shape != node.inputs[0].shape for i in node.inputs):
+        return False
+    parts = [i for i in dict.fromkeys(node.inputs) if not placement.stored(i)]
+    return sum(_cost(i, placement) for i in parts) > ASSEMBLE_COST
+
+
+def _assembled_sources(node: Node, placement: Placement) -> set[tuple[Node, Coords]]:
+    found: set[tuple[Node, Coords]] = set()
+    for i in node.inputs:
+        at = identity(i.shape)
+        found |= {(i, at)} if placement.stored(i) else sources(i, at, placement)
+    return found
 
 
 def _space(node: Node) -> tuple[int, ...]:
@@ -311,13 +335,14 @@ def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, 
             where[node] = Single(len(units), node)
             units.append(where[node])
             continue
-        space = squeezed(_space(node))
+        space = squeezed(node.inputs[0].shape if node in placement.assembled else _space(node))
         axes = reduced_dims(node) if folds(node) else None
-        needs = (
-            sources(node, identity(node.shape), placement)
-            if axes is None
-            else {item for item in _reduction_sources(node, placement)}
-        )
+        if node in placement.assembled:
+            needs = _assembled_sources(node, placement)
+        elif axes is None:
+            needs = sources(node, identity(node.shape), placement)
+        else:
+            needs = set(_reduction_sources(node, placement))
         found = _join(node, space, axes, needs, units, where, placement)
         if found is None:
             found = Cluster(len(units), space, axes, [node])
@@ -495,6 +520,8 @@ class _Lowering:
         return [(i, identity(i.shape))]
 
     def _needs(self, unit: Cluster, node: Node) -> set[tuple[Node, Coords]]:
+        if node in self.placement.assembled:
+            return _assembled_sources(node, self.placement)
         if folds(node):
             return _reduction_sources(node, self.placement)
         return sources(node, unit.coords_of(node), self.placement)
@@ -530,12 +557,16 @@ class _Lowering:
         space, axes = unit.space, unit.axes or ()
 
         def write(factors: dict[int, tuple[int, ...]], written_out: bool = False) -> tuple[loops.Writer, Launch]:
-            coords = {node: unit.coords_of(node) for node in unit.nodes}
+            whole = [node for node in unit.nodes if node not in self.placement.assembled]
+            coords = {node: unit.coords_of(node) for node in whole}
             writer = loops.Writer(
                 self.placement, self.buffer_of, self.buffers, self.options, space, axes, coords, factors, written_out
             )
             for node in unit.nodes:
-                writer.root(node, node in stored)
+                if node in self.placement.assembled:
+                    writer.assemble(node)
+                else:
+                    writer.root(node, node in stored)
             return writer, writer.launch()
 
         writer, launch = write({})

@@ -198,6 +198,17 @@ class Writer:
             if store:
                 self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
 
+    def assemble(self, node: Node) -> None:
+        """Compute the parts of a concat, and put each in its place."""
+        axis, start = node.attrs["axis"], 0
+        self.nodes[node] = None
+        for part in node.inputs:
+            for coords in self._copies(identity(part.shape)):
+                value = self.value(part, coords)
+                place = (*coords[:axis], coords[axis] + start, *coords[axis + 1:])
+                self.store(self.buffer_of[node], place, value, contiguous(node.shape))
+            start += part.shape[axis]
+
     def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int]) -> None:
         flat = address(coords, strides)
         for part, v, dtype, scale in _parts(value):

@@ -20,6 +20,7 @@ from tracejit import config
 from tracejit.errors import GradientError, InternalError, user_line
 from tracejit.ir import Node, Op, Type
 from tracejit.ops import core
+from tracejit.ops.movement import CONCAT, EMBED, embed, joined
 from tracejit.tensor import Tensor, state, taping, wrap
 
 Key = int  # what a value is known by: the id of the value object (kept alive by whoever uses the key)
@@ -143,7 +144,32 @@ def backward(records: Sequence[Record], seeds: Mapping[Key, Tensor], wanted: Col
 
 def accumulate(sums: dict[Key, Tensor], key: Key, term: Tensor) -> None:
     before = sums.get(key)
-    sums[key] = term if before is None else before + term  # type: ignore[operator]
+    joint = None if before is None else _side_by_side(before, term)
+    sums[key] = term if before is None else before + term if joint is None else joint  # type: ignore[operator]
+
+
+def _side_by_side(x: Tensor, y: Tensor) -> Tensor | None:
+    """x + y where both are traced parts, put among zeros (as the cotangents of slices are), that lie next to each
+    other. Nothing is to be added then; that a zero's sign may differ means nothing in a cotangent.
+    """
+    a, b = x._value, y._value
+    if not (isinstance(a, Node) and isinstance(b, Node) and a.op is EMBED and b.op is EMBED and a.type == b.type):
+        return None
+    if any(n.attrs["value"] != 0 or set(n.attrs["steps"]) - {1} for n in (a, b)):
+        return None
+    first, second = sorted((a, b), key=lambda n: n.attrs["starts"])
+    starts, ends = first.attrs["starts"], second.attrs["starts"]
+    apart = [d for d in range(len(starts)) if starts[d] != ends[d]]
+    if len(apart) != 1:
+        return None
+    axis, (p, q) = apart[0], (first.inputs[0], second.inputs[0])
+    if starts[axis] + p.shape[axis] != ends[axis] or any(
+        m != n for d, (m, n) in enumerate(zip(p.shape, q.shape)) if d != axis
+    ):
+        return None
+    parts = [i for n in (p, q) for i in (n.inputs if n.op is CONCAT and n.attrs["axis"] == axis else (n,))]
+    whole = joined([wrap(i) for i in parts], axis)
+    return whole if whole.shape == a.shape else embed(whole, a.shape, starts, first.attrs["steps"])
 
 
 def _type(x: Tensor) -> Type:
