@@ -454,3 +454,11 @@ def test_computations_are_those_of_python() -> None:
                 wanted = run(a, hints[1])
                 got = [found[x.number] if type(x) is Dim else x for x in traced]
                 assert got == wanted and [type(x) for x in got] == [type(x) for x in wanted]
+
+
+def test_explanations_show_one_plan_for_many_sizes() -> None:
+    f = tj.function(lambda a: a * 2)
+    for n in range(5, 40):
+        f(values(n))
+    text = str(tj.explain(f))
+    assert "the same plan for 33 other sizes: 33 calls" in text and text.count("program for") == 2

@@ -56,8 +56,15 @@ def explain(f: Any) -> Explanation:
             if not function.views()
             else "  a method: explain(instance.method) tells about one instance"
         )
-    for s in kept:
-        lines += ["", *_program(s)]
+    shown: dict[int, list[Specialization]] = {}  # those of one plan for many sizes together
+    for s in reversed(kept):
+        shown.setdefault(id(s.built.stages), []).append(s)
+    for alike in reversed(shown.values()):
+        lines += ["", *_program(alike[0])]
+        if len(alike) > 1:
+            calls_of_others = sum(s.calls for s in alike[1:])
+            lines.append(f"  the same plan for {len(alike) - 1} other sizes: {calls_of_others} calls")
+    lines += [f"  sizes are traced one by one: {family.failure}" for family in function.families() if family.failure]
     lines += ["", f"disk cache: {_disk()}"]
     info = function.cache_info()
     lines.append(

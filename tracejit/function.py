@@ -59,7 +59,7 @@ from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
 from tracejit.trace.signature import Call, Signature, Spec, describe_change, flatten, is_array
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
-from tracejit.trace.symbolic import Openings, Pipeline, Template, fix_unseen, must_be_open
+from tracejit.trace.symbolic import Family, Openings, Pipeline, Template, fix_unseen, must_be_open
 from tracejit.trace.tracer import LOCK
 
 if TYPE_CHECKING:
@@ -556,6 +556,10 @@ class Function:
                 _totals.traces += 1
                 self._traces.keep(call.key, template.make(sizes) or made)
         return self
+
+    def families(self) -> list[Family]:
+        """What is known of sizes, for each kind of call."""
+        return list(self._traces.families.values())
 
     def specializations(self) -> list[Specialization]:
         """What is in the cache, oldest key first."""

@@ -573,10 +573,11 @@ def associative_scan(f: Function, xs: Any, axis: int = 0, reverse: bool = False)
     if not tensors:
         return xs
     axes = [core.normalize_axis("associative_scan", axis, t.ndim) for t in tensors]
-    counts = {t.shape[a] for t, a in zip(tensors, axes, strict=True)}
-    if len(counts) != 1:
+    counts = [t.shape[a] for t, a in zip(tensors, axes, strict=True)]
+    if any(n != counts[0] for n in counts):
         raise ValueError(
-            f"associative_scan: the inputs have {sorted(counts)} entries along axis {axis}; they must have equally many"
+            f"associative_scan: the inputs have {sorted(set(counts))} entries along axis {axis}; they must have equally "
+            f"many"
         )
 
     def part(ts: Sequence[Tensor], start: int | None, stop: int | None, step: int = 1) -> list[Tensor]:
