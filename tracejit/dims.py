@@ -153,7 +153,7 @@ class Dim:
     inputs: frozenset[int]
     text: str
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:  # type: ignore[override]
         return self.value.__class__  # type: ignore[no-any-return]
 
@@ -294,7 +294,7 @@ def _arithmetic(symbol: str, f: Callable[[Any, Any], Any]) -> tuple[Callable[...
         if short is not None:
             return short
         if symbol == "+" and type(other) is int and other < 0:
-            return self - -other
+            return self - -other  # type: ignore[operator]
         a, b = (other, self) if swaps and type(other) is Dim and other.number < self.number else (self, other)
         return scope.compute(f"{{}} {symbol} {{}}", f, a, b)
 

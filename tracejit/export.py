@@ -173,7 +173,9 @@ def export(f: Any, specs: Any, path: Any) -> None:
         f, before = f.function, (f.__self__,)
     elif not isinstance(f, Function):
         f = function(f)
-    writer, handles, saved = _Writer(), [], []
+    writer = _Writer()
+    handles: list[Any] = []
+    saved: list[dict[str, Any]] = []
     for given in specs if isinstance(specs, list) else [specs]:
         args, kwargs = _arguments(given)
         saved += _signatures(f, before, args, kwargs, writer, handles)
@@ -225,8 +227,7 @@ def _signatures(
     call, made, scope, places = f._trace_open(before, args, kwargs)
     must_be_open(made, scope, places)
     yield _record(f, before, call, made, scope, places, writer, handles)
-    open_sizes = Scope([n.value for n in scope.inputs])
-    general = Template(made, scope, range(len(places)), open_sizes.inputs, _pipeline(f.options))
+    general = Template(made, scope, range(len(places)), [n.value for n in scope.inputs], _pipeline(f.options))
     leaves, spec = flatten((args, kwargs))
     holes = [(k, d) for k, x in enumerate(leaves) if isinstance(x, Spec) for d, n in enumerate(x.shape) if n is None]
     for chosen in itertools.product((None, *SPECIAL), repeat=len(holes)) if len(holes) <= 4 else ():
@@ -318,7 +319,7 @@ class _Saved:
             scope.replay(data["steps"], reader.value)
             graph = reader.graph(data["graph"])
             verify(graph)
-        self.leaves = [
+        self.leaves: list[dict[str, Any]] = [
             {k: frozen(reader.value(v)) if k == "static" else reader.value(v) if k == "shape" else v
              for k, v in leaf.items()}
             for leaf in data["leaves"]

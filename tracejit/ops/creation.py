@@ -177,7 +177,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Te
     whole = all(isinstance(v, int) for v in (first, last, by))
     n = max(0, -((first - last) // by)) if whole else max(0, math.ceil((last - first) / by))
     if dtype.kind in "iu" and n:
-        ends = first, first + (n - 1) * by
+        ends: tuple[Any, ...] = first, first + (n - 1) * by
         ends = ends if whole else tuple(map(int, ends))
         info = np.iinfo(dtype)
         if min(ends) < info.min or max(ends) > info.max:

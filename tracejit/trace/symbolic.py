@@ -136,7 +136,8 @@ def holds_dim(x: Any) -> bool:
 
 def fix_unseen(graph: Graph, scope: Scope) -> None:
     """Fix the sizes that no input of the graph shows (of an argument given twice)."""
-    seen = {n.number for node in graph.inputs for n in node.shape if type(n) is Dim}
+    shapes: list[Any] = [n for node in graph.inputs for n in node.shape]
+    seen = {n.number for n in shapes if type(n) is Dim}
     for n in scope.inputs:
         if n.number not in seen:
             n.fix()
@@ -172,7 +173,8 @@ def _plain(x: Any) -> bool:
 # -- calls that differ in sizes ----------------------------------------------------------------------------------------
 def family_of(call: Call) -> tuple[Hashable, list[Place], tuple[int, ...]] | None:
     """What calls that differ in sizes have in common, which dims those are, and the sizes; None if there are none."""
-    spec, keys, static = call.key  # type: ignore[misc]
+    parts: Any = call.key
+    spec, keys, static = parts
     common: list[Hashable] = []
     places: list[Place] = []
     sizes: list[int] = []
