@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from programs import random_program
@@ -211,3 +213,30 @@ def test_pairs_are_reduced_on_the_fly():
     launch = only(lower(forces, (300, 3), (300,)))
     assert launch.extents == (300, 300) and len(launch.kernel.accumulators) == 3
     assert sum(s.op == "sqrt" for s in launch.kernel.stmts) == 1
+
+
+@pytest.mark.parametrize("cut", [np.s_[:, ::2], np.s_[::-1, :4], np.s_[1:, 3:7]])
+def test_products_of_arrays_laid_out_in_any_way(cut: Any) -> None:
+    a, b = np.random.default_rng(0).standard_normal((6, 8))[cut], np.random.default_rng(1).standard_normal((4, 3))
+    np.testing.assert_allclose(tj.function(lambda a, b: a @ b)(a, b).numpy(), a @ b, rtol=1e-12)
+    np.testing.assert_allclose(tj.function(lambda a, b: b.T @ a.T)(a, b).numpy(), b.T @ a.T, rtol=1e-12)
+
+
+def test_products_read_through_reshapes() -> None:
+    plan = lower(lambda a, b: a.reshape(-1, 4) @ b, (3, 5, 4), (4, 6))
+    assert [type(s) for s in plan.steps] == [Gemm]
+    a = np.random.default_rng(0).standard_normal((3, 8, 4))[:, ::2]  # its rows do not follow each other
+    b = np.ones((4, 6))
+    np.testing.assert_allclose(tj.function(lambda a, b: a.reshape(-1, 4) @ b)(a, b).numpy(), a.reshape(-1, 4) @ b)
+
+
+def test_costly_parts_of_a_concat_share_a_kernel_over_their_own_space() -> None:
+    def f(x: Any) -> Any:
+        s = tj.sigmoid(x)
+        return tj.concat([s * tj.tanh(x), s * (1 - s), tj.exp(-x) * s], axis=1) @ tj.ones((48, 2), dtype=x.dtype)
+
+    plan = lower(f, (5, 16))
+    (made,) = [launch for launch in plan.launches if "concat" in launch.ops]
+    assert len(made.kernel.writes) == 3 and made.points == 5 * 16
+    x = np.random.default_rng(0).standard_normal((5, 16))
+    np.testing.assert_allclose(tj.function(f)(x).numpy(), f(tj.asarray(x)).numpy(), rtol=1e-12)

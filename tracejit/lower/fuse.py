@@ -139,7 +139,7 @@ def gemm_base(node: Node, cols: int = 2) -> tuple[Node, Coords]:
     at = best
     while at[0].op.kind == "movement":
         parts = parts_of(*at)
-        if len(parts) != 1 or parts[0].guards or not all(c.affine for c in parts[0].coords):
+        if len(parts) != 1 or parts[0].guards:
             break
         at = (at[0].inputs[parts[0].input], parts[0].coords)
         if gemm_strides(at, node.shape) is not None:
@@ -533,7 +533,7 @@ class _Lowering:
         if is_scatter(node):
             return [*loops.scatter(node, self.placement, self.buffer_of, self.buffers, self.options)]
         if is_gemm(node):
-            return [self._gemm(node)]
+            return self._gemm(node)
         outputs = (
             [self.results[node, k] for k in range(len(node.type))]
             if isinstance(node.type, tuple)
@@ -586,31 +586,38 @@ class _Lowering:
         for i in node.inputs:
             b = self.buffer_of[i]
             if self.buffers[b].strides is not None and b not in copies:
-                copies[b] = self._add(Buffer(i.shape, i.dtype, "temp"))
-                copy = loops.Writer(self.placement, self.buffer_of, self.buffers, self.options, squeezed(i.shape), ())
-                at = identity(i.shape)
-                copy.store(copies[b], at, copy.value(i, at), loops.contiguous(i.shape))
-                steps.append(copy.launch())
+                copies[b], copy = self._copied(i)
+                steps.append(copy)
         inputs = [copies.get(self.buffer_of[i], self.buffer_of[i]) for i in node.inputs]
         steps.append(control.step(node, inputs, results, lambda g: fuse(g, self.options), self._add))
         return steps
+
+    def _copied(self, node: Node) -> tuple[int, Launch]:
+        """A contiguous copy of an input that is laid out in another way."""
+        buffer = self._add(Buffer(node.shape, node.dtype, "temp"))
+        copy = loops.Writer(self.placement, self.buffer_of, self.buffers, self.options, squeezed(node.shape), ())
+        at = identity(node.shape)
+        copy.store(buffer, at, copy.value(node, at), loops.contiguous(node.shape))
+        return buffer, copy.launch()
 
     def _add(self, buffer: Buffer) -> int:
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
-    def _gemm(self, node: Node) -> Gemm:
+    def _gemm(self, node: Node) -> list[Step]:
         a, b = node.inputs
         *batch, m, n = node.shape
         views = []
+        steps: list[Step] = []
         for operand in (a, b):
             base, coords = gemm_base(operand)
             buffer = self.buffer_of[base]
             seen = gemm_strides((base, coords), operand.shape, self.buffers[buffer].strides)
-            if seen is None:  # an input whose own layout BLAS cannot walk: the caller hands over a contiguous copy
-                self.buffers[buffer] = Buffer(base.shape, base.dtype, "input")
+            if seen is None:  # an input whose own layout a product cannot walk
+                buffer, copy = self._copied(base)
+                steps.append(copy)
                 seen = gemm_strides((base, coords), operand.shape)
             assert seen is not None
             views.append(View(buffer, *seen))
         c = View(self.buffer_of[node], 0, loops.contiguous(node.shape))
-        return Gemm(node.dtype, tuple(batch), m, n, a.shape[-1], views[0], views[1], c, node.where)
+        return [*steps, Gemm(node.dtype, tuple(batch), m, n, a.shape[-1], views[0], views[1], c, node.where)]

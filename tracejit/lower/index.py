@@ -131,6 +131,17 @@ class Index:
             return rest
         return Index(((Remainder(rest, by), 1),))
 
+    def joined(self) -> Index:
+        """The same with quotient and remainder of one index put together again: by * (i // by) + i % by == i."""
+        terms = dict(self.terms)
+        for atom, coef in self.terms:
+            if isinstance(atom, Quotient) and coef % atom.by == 0 and terms.get(atom) == coef:
+                rest = Remainder(atom.index, atom.by)
+                if terms.get(rest) == coef // atom.by:
+                    left = tuple((a, c) for a, c in terms.items() if a != atom and a != rest)
+                    return (Index(left, self.const) + atom.index * (coef // atom.by)).joined()
+        return self
+
     @property
     def affine(self) -> bool:
         """Whether every atom is a loop dim."""

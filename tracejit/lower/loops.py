@@ -61,7 +61,7 @@ def address(coords: Coords, strides: Sequence[int]) -> Index:
     out = Index()
     for c, s in zip(coords, strides, strict=True):
         out = out + c * s
-    return out
+    return out.joined()
 
 
 def can_accumulate(node: Node) -> bool:
