@@ -20,7 +20,7 @@ PACKAGE = ROOT / "tracejit"
 
 # The longest matching prefix counts. A file imports from lower levels, and from its own folder without a cycle.
 LEVELS = {
-    "config": 0, "dims": 0, "dtypes": 0, "errors": 0, "quiet": 0,
+    "config": 0, "dims": 0, "dtypes": 0, "errors": 0, "locks": 0, "quiet": 0,
     "ir": 1,
     "lower": 2,
     "runtime": 3,

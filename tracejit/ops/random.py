@@ -23,6 +23,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.ir import Type
+from tracejit.locks import fork_safe
 from tracejit.lower import mathlib, scalar
 from tracejit.lower.mathlib.arithmetic import PHILOX_KEY_STEPS, PHILOX_MULTIPLIERS
 from tracejit.ops import core
@@ -138,7 +139,7 @@ class Generator:
     """
 
     def __init__(self, seed: int | None = None):
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._key, self._draws = wrap(_uint64(0)), wrap(_uint64(0))
         self.seed(seed)
 
@@ -161,7 +162,7 @@ class Generator:
         return int(self._key), int(self._draws)
 
     def __setstate__(self, saved: tuple[int, int]) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._key, self._draws = (wrap(_uint64(v)) for v in saved)
 
     def __repr__(self) -> str:

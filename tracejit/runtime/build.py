@@ -34,6 +34,7 @@ from llvmlite import ir
 
 from tracejit import config
 from tracejit.config import Options
+from tracejit.locks import fork_safe
 from tracejit.lower import emit_llvm
 from tracejit.lower.kernel import Kernel
 
@@ -52,19 +53,9 @@ class Stats:
 
 
 _stats = Stats()
-_lock = threading.RLock()
+_lock = fork_safe(threading.RLock(), awaited=True)  # what compiles takes locks of its own
 _addresses: dict[str, int] = {}  # function name (made from its key) -> address
 _engines: list[Any] = []  # keeps loaded code alive
-
-
-def _after_fork() -> None:
-    """In a child: whoever held the lock is not here."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def stats() -> Stats:

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.locks import fork_safe
+
 SMALL = 1 << 16  # bytes below which NumPy's own allocator serves
 _PAGE = mmap.PAGESIZE
 _HUGE = 1 << 21  # bytes from which large pages pay
@@ -66,7 +68,7 @@ class _Lease(weakref.ref):
     block: _Block
 
 
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock(), awaited=True)  # a child finds the lists whole
 _returned: deque[_Block] = deque()  # died, not yet counted: a weak reference's callback may come while the lock is held
 _lent: set[_Block] = set()
 _free: dict[int, deque[_Block]] = {}  # by size class, newest last
@@ -210,14 +212,3 @@ def _release(nbytes: int) -> None:
         _cached -= size
         block.memory.close()
 
-
-def _before_fork() -> None:
-    _lock.acquire()
-
-
-def _after_fork() -> None:
-    _lock.release()
-
-
-if hasattr(os, "register_at_fork"):  # the child finds the lists whole
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracejit.locks import fork_safe
 from tracejit.trace.shortcut import MISS, Shortcut
 from tracejit.trace.signature import Call, Signature, describe
 from tracejit.trace.specialization import Specialization
@@ -50,7 +51,7 @@ class Traces:
     """The specialisations of one function (for one instance, if it is a method)."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = fork_safe(threading.RLock())
         self.by_key: OrderedDict[Hashable, list[Specialization]] = OrderedDict()
         # by a cheap key, for plain calls: what is kept, and default values
         self.by_arguments: dict[Hashable, tuple[list[Specialization], tuple[Any, ...]]] = {}

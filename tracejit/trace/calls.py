@@ -17,6 +17,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.ir import Graph, Op, Type
+from tracejit.locks import fork_safe
 from tracejit.ops import core
 from tracejit.tensor import Tensor, apply, evaluate, recording, state, wrap
 from tracejit.trace.autodiff import differentiable
@@ -42,7 +43,7 @@ class CompiledGraph:
         self.built = built
         self._build = build
         self._parts: _Parts | None = None
-        self._lock = threading.RLock()
+        self._lock = fork_safe(threading.RLock())
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The graph's outputs. Inside a trace the graph is inlined."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import CONSTANT, GETITEM, INPUT, Graph, Node, Op, Type, reachable
+from tracejit.locks import fork_safe
 from tracejit.ops import core
 from tracejit.quiet import quietly
 from tracejit.tensor import Number, Tensor, evaluate, recording, state, wrap
@@ -33,7 +34,7 @@ GUARD_LIMIT = 64
 OBSERVE_LIMIT = 1 << 16  # elements of a value from outside that selects (a mask): it is compared at each call
 
 # Held while a function is traced: a trace borrows handles (Variables), which other traces must not see meanwhile.
-LOCK = threading.RLock()
+LOCK = fork_safe(threading.RLock(), awaited=True)
 
 # Python numbers are traced in their own precision.
 NUMBER_DTYPES: dict[type, str] = {int: "int64", float: "float64", complex: "complex128"}
