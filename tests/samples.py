@@ -37,8 +37,8 @@ LANES = ("lane_loop", "random_bits_at")
 
 
 def op_table() -> dict[str, Op]:
-    """Every op that a module of `tracejit.ops` declares, by name. Ops that hold graphs or have effects have tests of their
-    own (test_control.py, test_effects.py): no list of arrays describes what they do."""
+    """Every op that a module of `tracejit.ops` declares, by name. Ops that hold graphs or have effects have tests of
+    their own (test_control.py, test_effects.py): no list of arrays describes what they do."""
     found: dict[str, Op] = {}
     for module in pkgutil.iter_modules(tracejit.ops.__path__):
         for value in vars(importlib.import_module(f"tracejit.ops.{module.name}")).values():

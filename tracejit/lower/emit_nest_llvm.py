@@ -36,6 +36,9 @@ SPREAD = ("2", "3", "4")  # strides along the vectors that whole vectors are pic
 Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
 
+# Rough work of a statement, where it is not 1.
+WEIGHTS = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16, "loop": 100}
+
 
 def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
     """Elements per vector: what fits of the dtype that most statements have. Scatters go one by one."""
@@ -176,7 +179,7 @@ class Nest:
         cost = float(len(stage.stores))
         for i in (i for item in vectors for i in (item.selects if isinstance(item, Detour) else (item,))):
             s = self.k.stmts[i]
-            weight = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16, "loop": 100}.get(s.op, 1)
+            weight = WEIGHTS.get(s.op, 1)
             if s.op == "load" and (s.args or self.accesses[s.attrs[0]].strides[self.vdim] == "s"):
                 weight = 8
             cost += weight * max(1.0, s.dtype.itemsize * self.lanes / self.width)

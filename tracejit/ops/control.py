@@ -576,8 +576,8 @@ def associative_scan(f: Function, xs: Any, axis: int = 0, reverse: bool = False)
     counts = [t.shape[a] for t, a in zip(tensors, axes, strict=True)]
     if any(n != counts[0] for n in counts):
         raise ValueError(
-            f"associative_scan: the inputs have {sorted(set(counts))} entries along axis {axis}; they must have equally "
-            f"many"
+            f"associative_scan: the inputs have {sorted(set(counts))} entries along axis {axis}; they must have "
+            f"equally many"
         )
 
     def part(ts: Sequence[Tensor], start: int | None, stop: int | None, step: int = 1) -> list[Tensor]:

@@ -69,7 +69,7 @@ def _scalar(*values: Any, body: Graph, test: Graph | None, counted: bool, result
 
 
 def region_of(body: Graph, test: Graph | None, counted: bool) -> tuple[Region, list[list[int]]]:
-    """A loop's graphs as scalar statements; and which of its carries make up each of the body's (a complex one: two)."""
+    """A loop's graphs as scalar statements; and which of its carries make up each of the body's (two for complex)."""
     builder = Builder()
     builder.contract = True
     number = 0
@@ -85,7 +85,8 @@ def region_of(body: Graph, test: Graph | None, counted: bool) -> tuple[Region, l
         return builder.emit("arg", dtype, (), (number - 1,))
 
     inputs = [arg(n) for n in body.inputs]
-    nexts, places = [], []
+    nexts: list[Any] = []
+    places: list[Any] = []
     for value in statements(builder, body, inputs):
         places.append(list(range(len(nexts), len(nexts) + len(_parts(value)))))
         nexts += [p.index for p in _parts(value)]

@@ -398,7 +398,7 @@ class Program:
     def _in_part(scope: Scope, b: int, frame: _Frame) -> np.ndarray:
         buffer = scope.plan.buffers[b]
         memory = (c_char * max(buffer.nbytes, 1)).from_address(int(frame.words[scope.cells[b]]))
-        return np.ndarray(buffer.shape, buffer.dtype, memory)
+        return np.ndarray(buffer.shape, buffer.dtype, memory)  # type: ignore[arg-type]
 
     def _as_array(self, b: int, frame: _Frame, arrays: Sequence[np.ndarray], made: list[np.ndarray]) -> np.ndarray:
         place, buffer = self.storage.places[b], self.plan.buffers[b]
