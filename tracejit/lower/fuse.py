@@ -197,6 +197,10 @@ def place(graph: Graph) -> Placement:
         elif folds(node):
             placement.keep(node, f"{node.op.name} must be finished before it is used")
     _measure(graph, placement)
+    for node in graph.nodes:
+        if is_scatter(node) and not placement.stored(v := node.inputs[1]) and 2 * v.type.size <= node.type.size:  # type: ignore[union-attr]
+            if any(node.inputs[0] in n.inputs for n in placement.folded[v]):
+                placement.keep(v, "what it reads is updated by it; apart from that, the update can be done in place")
     placement.assembled = {n for n in roots if _is_assembled(n, placement)}
     demands: Demands = {n: set() for n in (*graph.inputs, *graph.nodes)}
     for node in reversed(graph.nodes):

@@ -355,7 +355,7 @@ def _both(first: Any, second: Callable[[], Any]) -> Any:
 
 
 def _plain_while(cond: Function, body: Function, carry: Any, limit: int | None) -> Any:
-    spec, n = None, 0
+    spec, n, carry = None, 0, _fresh(carry)
     while (limit is None or n < limit) and cond(carry):
         new = body(carry)
         if n == 0:
@@ -364,6 +364,12 @@ def _plain_while(cond: Function, body: Function, carry: Any, limit: int | None) 
                 raise _other_structure("while_loop", spec, flatten(new)[1])
         carry, n = new, n + 1
     return carry
+
+
+def _fresh(tree: Any) -> Any:
+    """The same values under handles of their own: what a body writes into its carry is not seen by the caller."""
+    leaves, spec = flatten(tree)
+    return unflatten(spec, [core.alias(core.as_tensor(x)) if isinstance(x, Tensor) else x for x in leaves])
 
 
 def _other_structure(form: str, before: Any, after: Any) -> TracerError:
@@ -449,7 +455,7 @@ def fori_loop(lower: Any, upper: Any, body: Function, init: Any) -> Any:
     """
     known = not isinstance(lower, Tensor) and not isinstance(upper, Tensor)
     if state.trace is None:
-        carry = init
+        carry = _fresh(init)
         for i in range(int(lower), int(upper)):
             carry = body(i, carry)
         return carry
@@ -527,6 +533,7 @@ def _plain_scan(
 ) -> tuple[Any, Any]:
     found: list[list[Any]] = []
     spec: Any = None
+    carry = _fresh(carry)
     order = reversed(range(length)) if reverse else range(length)
     for t in order if length else ():
         x = None if row_spec is None else unflatten(row_spec, [r[t] for r in rows])

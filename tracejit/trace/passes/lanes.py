@@ -30,6 +30,8 @@ MOST_NODES = 400  # in a body: more would not stay in registers
 CHOICE_NODES = 64  # in both branches of a choice: beyond, doing both costs more than a branch
 TOGETHER = 4  # vectors at a time, where there are so many elements
 FEW = 64
+TURN = 1 << 22  # iterations between looks at whether the user wants to interrupt a loop that may be endless
+_COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "not_equal")
 
 Shape = tuple[int, ...]
 _OF_ONE = ("any", "all", "sum", "prod", "max", "min")  # reductions that give back a single value
@@ -39,8 +41,8 @@ class Unfit(Exception):
     """A graph that is not elementwise over one shape."""
 
 
-def lanes(graph: Graph) -> Graph:
-    """Turn loops inside out."""
+def lanes(graph: Graph, inside: bool = False) -> Graph:
+    """Turn loops inside out. inside: they are in a loop that is to be turned."""
     if not any(n.op in (WHILE, SCAN) for n in graph.nodes):
         return graph
     used: dict[Node, set[int]] = {}
@@ -54,7 +56,9 @@ def lanes(graph: Graph) -> Graph:
             return None
         try:
             loop = _Loop(node, args, used.get(node, set()))
-            return loop.mapped() if node.op is SCAN and not node.attrs["carries"] else loop.turned()
+            if node.op is SCAN and not node.attrs["carries"]:
+                return loop.mapped()
+            return loop.turned() if inside or loop.bounded() else loop.in_turns()
         except Unfit:
             return None
 
@@ -97,9 +101,9 @@ def chosen(graph: Graph) -> Graph:
 
 # -- one loop ----------------------------------------------------------------------------------------------------------
 class _Loop:
-    def __init__(self, node: Node, args: Sequence[Tensor], used: set[int]):
-        self.node, self.args, self.used = node, args, used
-        self.body = chosen(lanes(node.attrs["body"]))
+    def __init__(self, node: Node, args: Sequence[Tensor], used: set[int], limit: int | None = None):
+        self.node, self.args, self.used, self.limit = node, args, used, limit
+        self.body = chosen(lanes(node.attrs["body"], True))
         if len(self.body.nodes) > MOST_NODES or any(has_effects(n) for n in self.body.nodes):
             raise Unfit
         self.n = node.attrs["carries"] if node.op is SCAN else len(self.body.outputs)
@@ -145,6 +149,36 @@ class _Loop:
                 found |= self._emit(results, over, own, test)
         return tuple(found.get(k) for k in range(self.n))
 
+    def bounded(self) -> bool:
+        """Whether a count ends the loop, or elements stop one by one (and no loop of steps could go on with them)."""
+        if self.node.op is SCAN:
+            return True
+        cond, body = self.node.attrs["cond"], self.node.attrs["body"]
+        inputs = {x: k for k, x in enumerate(cond.inputs[: self.n])}
+
+        def counts(node: Node) -> bool:
+            while node.op in (core.CAST, core.RESHAPE):
+                node = node.inputs[0]
+            k = inputs.get(node)
+            if k is None or body.outputs[k].op.name not in ("add", "subtract"):
+                return False
+            x, y = body.outputs[k].inputs
+            return (x is body.inputs[k] and y.op.name == "full") or (y is body.inputs[k] and x.op.name == "full")
+
+        terms = list(_terms(cond.outputs[0]))
+        ends = any(t.op.name in _COMPARISONS and any(map(counts, t.inputs)) for t in terms)
+        return ends or any(t.op.name == "any" and not _single(t.inputs[0].shape) for t in terms)
+
+    def in_turns(self) -> tuple[Any, ...]:
+        """A loop of steps around one of so many iterations: in between, Python can interrupt it."""
+        body = self.node.attrs["body"]
+        with recording(None):
+            trace = Trace(body.name)
+        with recording(trace):
+            values = [trace.input(_type(x), x.name) for x in body.inputs]
+            turn = trace.finish(_Loop(self.node, values, set(range(self.n)), TURN).turned())
+        return apply(WHILE, self.args, {"cond": self.node.attrs["cond"], "body": turn})
+
     def _emit(self, results: list[int], shape: Shape, body: Graph, test: Graph | None) -> dict[int, Tensor]:
         """The carries `results` after the loop."""
         ends = [] if test is None else [test.outputs[0]]
@@ -170,12 +204,12 @@ class _Loop:
         flat = reshaped(iota((_size(shape),), 0, dtypes.int64), shape) if draws else core.full(0, (), dtypes.int64)
         rest = [self.args[k] for k in range(self.n, len(self.args)) if k in self._fits(body, shape)]
         given = [*(self.args[k] for k in carries), *rest, *operands, flat]
-        counted = self.node.op is SCAN
-        if counted:
-            given.insert(0, core.full(self.node.attrs["length"], (), dtypes.int64))
+        count = self.node.attrs["length"] if self.node.op is SCAN else self.limit
+        if count is not None:
+            given.insert(0, core.full(count, (), dtypes.int64))
         given = [_spread(t, shape) for t in given]
         vectors = 0 if _single(shape) else _together(_size(shape))
-        attrs = {"body": inner, "test": check, "counted": counted, "vectors": vectors}
+        attrs = {"body": inner, "test": check, "counted": count is not None, "vectors": vectors}
         found = {k: apply(LANES, given, {**attrs, "result": carries.index(k)}) for k in results}
         return {k: reshaped(y, self.args[k].shape) for k, y in found.items()}
 
@@ -245,7 +279,7 @@ class _Loop:
         """The body, the test of one element (None: counted), and whether elements stop one by one."""
         if self.node.op is SCAN:
             return self.body, None, False
-        cond = chosen(lanes(self.node.attrs["cond"]))
+        cond = chosen(lanes(self.node.attrs["cond"], True))
         if any(has_effects(n) for n in cond.nodes):
             raise Unfit
         terms = list(_terms(cond.outputs[0]))
