@@ -165,3 +165,10 @@ except KeyboardInterrupt:
     finally:
         child.kill()
     assert out == "interrupted\n"
+
+
+def test_kernels_inside_loops_are_listed() -> None:
+    f = tj.function(lambda x: tj.scan(lambda c, r: (c[::-1] * 0.5 + r, c.sum()), x[0], x))
+    f(X)
+    assert any("multiply" in k.ops for k in f.kernels()) and "scan: in native code" in str(tj.explain(f))
+    assert len(f.lower(X).kernels) == len(f.kernels()) >= 2

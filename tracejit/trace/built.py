@@ -7,6 +7,7 @@ Read next: `lower/plan.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracejit.ir import Graph, Type
 from tracejit.lower.buffers import Storage
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import Branch, Call, Gemm, Plan, Step, launch_of, reads_of, writes_of
+from tracejit.lower.plan import Branch, Call, Gemm, Plan, Step, inner_parts, launch_of, reads_of, writes_of
 
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
@@ -60,13 +61,20 @@ class KernelInfo:
 
 
 def kernel_infos(built: Built, calls: int) -> list[KernelInfo]:
-    plan, profile = built.plan, built.program.profile
-    found = []
-    for at, step in enumerate(plan.steps):
+    """The kernels of the plan's own steps, then those inside branches and loops (whose runs are not counted)."""
+    profile = built.program.profile
+    timed = [profile[at] if profile is not None else (calls, 0.0) for at in range(len(built.plan.steps))]
+    return _infos(built.plan, timed)
+
+
+def _infos(plan: Plan, timed: Sequence[tuple[int, float]]) -> list[KernelInfo]:
+    found, inner = [], []
+    for step, (counted, seconds) in zip(plan.steps, timed, strict=True):
+        for part in inner_parts(step):
+            inner += _infos(part.plan, [(counted, 0.0)] * len(part.plan.steps))
         launch = launch_of(step)
         if launch is None:
             continue
-        counted, seconds = profile[at] if profile is not None else (calls, 0.0)
         touched = {v.buffer for v in (*launch.reads, *launch.writes)}
         found.append(
             KernelInfo(
@@ -79,7 +87,7 @@ def kernel_infos(built: Built, calls: int) -> list[KernelInfo]:
                 launch.kernel.text,
             )
         )
-    return found
+    return found + inner
 
 
 def step_name(step: Step) -> str:
