@@ -361,3 +361,24 @@ def test_text_shows_the_graphs_inside() -> None:
     text = to_text(graph)
     assert "def cond_0(x0: 'f32[3]'):" in text and "def body_1(x0: 'f32[3]'):" in text
     assert "ops.while_loop(x0, cond=cond_0, body=body_1)" in text
+
+
+# -- vmap, vectorize ---------------------------------------------------------------------------------------------------
+def test_vmap() -> None:
+    x, w = tj.arange(12.0).reshape(3, 4), tj.ones(4)
+    alike(lambda x, w: tj.vmap(lambda r, w: (r * w, r.sum()), in_axes=(0, None))(x, w), x, w)
+    alike(lambda x, w: tj.vmap(lambda r, w: r.sum() * w, in_axes=1, out_axes=1)(x, tj.ones((2, 4))), x, w)
+    with pytest.raises(ValueError, match="in_axes"):
+        tj.vmap(lambda a, b: a, in_axes=(0,))(x, w)
+
+
+def test_vectorize_runs_a_loop_for_each_element() -> None:
+    def steps(n: Any, most: Any) -> Any:
+        step = lambda n, k: (tj.cond(n % 2 == 0, lambda: n // 2, lambda: 3 * n + 1), k + 1)
+        return tj.while_loop(lambda n, k: (n > 1) & (k < most), step, (n, 0))[1]
+
+    n = tj.asarray(np.arange(1, 41).reshape(5, 8))
+    found = alike(lambda n, most: tj.vectorize(steps)(n, most), n, tj.asarray(60))
+    assert found[3, 2].item() == 60 and found[0, 6].item() == 16  # 27 takes 111, 7 takes 16
+    graph = tj.function(lambda n: tj.vectorize(steps)(n, 60)).lower(n).graph
+    assert count(graph, "scan") == count(graph, "while_loop") == 0 and count(graph, "lane_loop") == 1

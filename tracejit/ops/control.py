@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +28,13 @@ from tracejit.dims import is_symbolic
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import INPUT, Graph, Node, Type
 from tracejit.ops import core
-from tracejit.ops.movement import joined, reshaped
+from tracejit.ops.movement import joined, moved_axis, permuted, reshaped
 from tracejit.ops.regions import COND, SCAN, WHILE
 from tracejit.ops.shaping import stack
 from tracejit.tensor import Tensor, apply, recording, state
 from tracejit.trees import flatten, leaf_names, unflatten
 
-__all__ = ["associative_scan", "cond", "fori_loop", "map", "scan", "switch", "while_loop"]
+__all__ = ["associative_scan", "cond", "fori_loop", "map", "scan", "switch", "vectorize", "vmap", "while_loop"]
 
 Function = Callable[..., Any]
 ATTEMPTS = 8  # traces of a body until its carry's dtypes stay the same
@@ -565,6 +566,67 @@ def map(f: Function, xs: Any) -> Any:
     tj.Tensor([0 1 4 9], shape=(4,), dtype=int32)
     """
     return scan(lambda _, x: (None, f(x)), None, xs)[1]
+
+
+def vmap(f: Function, in_axes: Any = 0, out_axes: int = 0) -> Function:
+    """f for every entry along an axis of its arguments: a loop over the entries, whose results are stacked.
+
+    in_axes: the axis of every argument, or one for each (None: the argument is the same for all). out_axes: where the
+    results are stacked. Results may depend on the entry's values in any way that f's own control flow can say.
+
+    >>> from tracejit.ops.creation import arange
+    >>> vmap(lambda x, y: x * y, in_axes=(0, None))(arange(3), 10)
+    tj.Tensor([ 0 10 20], shape=(3,), dtype=int32)
+    """
+
+    @functools.wraps(f)
+    def wrapper(*args: Any) -> Any:
+        axes = list(in_axes) if isinstance(in_axes, (tuple, list)) else [in_axes] * len(args)
+        if len(axes) != len(args):
+            raise ValueError(f"vmap: in_axes has {len(axes)} entries for {len(args)} arguments")
+        if all(a is None for a in axes):
+            raise ValueError("vmap: in_axes must name an axis of at least one argument")
+        rows = [_along_first(x, a) for x, a in zip(args, axes, strict=True) if a is not None]
+
+        def one(entries: Any) -> Any:
+            given = iter(entries)
+            return f(*(x if a is None else next(given) for x, a in zip(args, axes, strict=True)))
+
+        out, spec = flatten(map(one, rows))
+        return unflatten(spec, [_moved(y, 0, out_axes) if isinstance(y, Tensor) else y for y in out])
+
+    return wrapper
+
+
+def _along_first(tree: Any, axis: int) -> Any:
+    leaves, spec = flatten(tree)
+    return unflatten(spec, [_moved(core.as_tensor(x), axis, 0) for x in leaves])
+
+
+def _moved(t: Tensor, source: int, target: int) -> Tensor:
+    source, target = (core.normalize_axis("vmap", a, t.ndim) for a in (source, target))
+    return t if source == target else permuted(t, moved_axis(t.ndim, source, target))
+
+
+def vectorize(f: Function) -> Function:
+    """f, a function of single values with any control flow, for every element of its arguments, broadcast together.
+
+    >>> from tracejit.ops.creation import constant
+    >>> halvings = vectorize(lambda n: while_loop(lambda n, k: n > 1, lambda n, k: (n // 2, k + 1), (n, 0))[1])
+    >>> halvings(constant([1, 2, 3, 27]))
+    tj.Tensor([0 1 1 4], shape=(4,), dtype=int32)
+    """
+
+    @functools.wraps(f)
+    def wrapper(*args: Any) -> Any:
+        tensors = [core.as_tensor(x) for x in args]
+        shape = core.broadcast_shape("vectorize", [t.shape for t in tensors])
+        size = math.prod(shape)
+        flat = [reshaped(core.broadcast_to(t, shape), (size,)) for t in tensors]
+        out, spec = flatten(map(lambda entries: f(*entries), flat))
+        return unflatten(spec, [reshaped(y, (*shape, *y.shape[1:])) if isinstance(y, Tensor) else y for y in out])
+
+    return wrapper
 
 
 def associative_scan(f: Function, xs: Any, axis: int = 0, reverse: bool = False) -> Any:
