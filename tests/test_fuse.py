@@ -123,8 +123,8 @@ def test_kernel_text_does_not_depend_on_sizes():
 
 def test_a_long_chain_splits_into_kernels_of_bounded_size():
     def f(x):
-        for _ in range(1000):
-            x = x * 1.01 + 0.5
+        for k in range(1000):
+            x = x * 1.01 + 0.5 * k
         return x
 
     plan = lower(f, (100,))

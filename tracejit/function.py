@@ -53,6 +53,7 @@ from tracejit.trace.passes.dissolve import dissolve, settle
 from tracejit.trace.passes.fission import fission
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.lanes import lanes
+from tracejit.trace.passes.roll import roll
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
@@ -65,7 +66,7 @@ from tracejit.trace.tracer import LOCK
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
-PASSES: tuple[Pass, ...] = (control, dissolve, fold, simplify, vectors, cse, settle, control, fission, lanes, dce)
+PASSES: tuple[Pass, ...] = (roll, control, dissolve, fold, simplify, vectors, cse, settle, control, fission, lanes, dce)
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 
 
