@@ -224,6 +224,31 @@ def test_products_of_recurrent_layers_leave_the_loop() -> None:
     assert count(graph, "matmul") == 4 and all(n.attrs["carries"] == 2 for n in graph.nodes if n.op.name == "scan")
 
 
+@pytest.mark.parametrize("way", ["rows", "blocks"])
+def test_checkpoints_bound_what_is_kept(way: str) -> None:
+    def step(c: Any, row: Any) -> Any:
+        c = tj.sin(tj.tanh(c * 0.9 + row)) * tj.exp(-c)
+        return c, c.sum()
+
+    def loss(x: Any, rows: Any, checkpoint: bool = True) -> Any:
+        if not checkpoint:
+            c, ys = tj.scan(step, x, rows)
+        elif way == "rows":
+            c, ys = tj.scan(tj.checkpoint(step), x, rows)
+        else:
+            block = tj.checkpoint(lambda c, block: tj.scan(step, c, block))
+            c, ys = tj.scan(block, x, rows.reshape(5, 4, 3))
+        return (c * c).sum() + ys.sum()
+
+    x, rows = random(3), random(20, 3)
+    wanted = values(tj.grad(lambda *a: loss(*a, checkpoint=False), argnums=(0, 1))(x, rows))
+    for a, b in zip(alike(loss, x, rows, argnums=(0, 1)), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+    graph = tj.function(tj.grad(loss)).lower(x, rows).graph
+    kept = [t.shape for n in graph.nodes if n.op.name == "scan" for t in n.type if t.ndim > 1]
+    assert kept == [(20, 3) if way == "rows" else (5, 3)]
+
+
 def test_a_carry_that_is_stacked_is_read_from_the_stack() -> None:
     def f(x: Any) -> Any:
         def step(c: Any, row: Any) -> Any:

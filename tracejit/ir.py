@@ -229,19 +229,14 @@ def with_subgraphs(attrs: Mapping[str, Any], change: Callable[[Graph], Graph]) -
 
 
 def map_subgraphs(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
-    """The graph with every graph inside its control nodes changed (itself if it has none)."""
-    if not any(subgraphs(n) for n in graph.nodes):
+    """The graph with every graph inside its control nodes changed (itself if none changes)."""
+    changed = {g: change(g) for g in dict.fromkeys(g for n in graph.nodes for g in subgraphs(n))}
+    if all(g is after for g, after in changed.items()):
         return graph
-    changed: dict[Graph, Graph] = {}
     new: dict[Node, Node] = {}
 
-    def once(g: Graph) -> Graph:
-        if g not in changed:
-            changed[g] = change(g)
-        return changed[g]
-
     for node in graph.nodes:
-        attrs = with_subgraphs(node.attrs, once) if subgraphs(node) else node.attrs
+        attrs = with_subgraphs(node.attrs, changed.__getitem__) if subgraphs(node) else node.attrs
         inputs = tuple([new.get(i, i) for i in node.inputs])
         if attrs is not node.attrs or any(a is not b for a, b in zip(inputs, node.inputs)):
             new[node] = Node(node.op, inputs, attrs, node.type, node.where, node.name)
