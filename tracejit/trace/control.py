@@ -36,7 +36,7 @@ from tracejit.trace.tracer import Trace
 
 PLACES = 1024  # states of a while_loop kept in the backward pass, at most
 LEAST_PLACES = 16
-PLACES_BYTES = 1 << 26  # memory for them, where LEAST_PLACES allow
+PLACES_BYTES = 1 << 23  # memory for them, where LEAST_PLACES allow
 
 Cotangents = Sequence[Tensor | None]
 
