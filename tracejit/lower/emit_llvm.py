@@ -383,8 +383,12 @@ class _KernelEmitter(Nest):
     def _row(self, scope: Scope, work: Work, state: Values, low: ir.Value, high: ir.Value) -> Values:
         """The innermost loop of a row."""
         unroll = _unroll(work.cost)
-        if unroll == 1 and work.cost <= 48 and any(map(self.e.compensated, work.stage.accumulators)):
-            unroll = 2  # one exact sum for two vectors
+        long = 0
+        if any(map(self.e.compensated, work.stage.accumulators)):
+            if work.cost <= 4:
+                long = 16  # one exact sum for many vectors: else the sums cost more than the reading
+            elif unroll == 1 and work.cost <= 48:
+                unroll = 2
 
         def run(scope: Scope, low: ir.Value, high: ir.Value, state: Values) -> Values:
             def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
@@ -398,6 +402,11 @@ class _KernelEmitter(Nest):
                 self.store_all(work, scopes, stream)
                 return state
 
+            if long and self.lanes > 1:
+                b, step = self.b, self.num(long * self.lanes)
+                middle = b.add(low, b.mul(b.sdiv(b.sub(high, low), step), step))
+                state = self.run(scope, work, low, middle, long, state, body)
+                low = middle
             return self.run(scope, work, low, high, unroll, state, body)
 
         return self.pieces(scope, work, low, high, state, run)
