@@ -24,6 +24,7 @@ from tracejit.runtime.gemm_code import PackWord, Tiles, Word
 DEPTH = 512  # of one walk down k, at most: a strip of b that deep stays in the first cache
 ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
+AWAKE = 10_000.0  # nanoseconds of work from which a product in a loop is shared with threads that are awake
 CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more from threads than what waits for memory
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
@@ -39,14 +40,14 @@ class Product:
     panel: int = 0
 
 
-def product(step: Gemm, after: float, on_panels: bool = False) -> Product:
+def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False) -> Product:
     """What runs one matrix product, or a batch of them. after: nanoseconds of work that will be done on the panels.
     on_panels: panels must be small and of whole rows."""
     if not step.m or not step.n or 0 in step.batch:
         return Product([])
     if step.dtype.kind == "c":
         return Product([blas_call(step)])
-    return _own(step, gemm_code.tiles(step.dtype), after, on_panels)
+    return _own(step, gemm_code.tiles(step.dtype), after, on_panels, hot)
 
 
 def _up(n: int, multiple: int) -> int:
@@ -65,8 +66,8 @@ class Cut:
     work: float
 
 
-def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False) -> Cut:
-    """Cut a product up."""
+def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: bool = False) -> Cut:
+    """Cut a product up. hot: it is in a loop, so threads that helped the time before are still awake."""
     m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
     row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
     work = matrices * (m * row + _CALL) + after
@@ -77,15 +78,18 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False) -> Cu
         panels = matrices * -(-m // panel)
         if not on_panels and (panels < min(pieces, ENOUGH // 4) or (not after and panels < min(2 * pieces, ENOUGH))):
             part = min(n, _up(-(-n * panels // min(2 * pieces, ENOUGH)), t.columns))
+    elif hot and work > AWAKE and not on_panels:
+        part = min(n, _up(-(-n // 4), t.columns))
+        pieces = -(-n // part)
     items = matrices * -(-m // panel) * -(-n // part)
     chunk = -(-items // min(items, pieces))
     walks = max(1, -(-k // DEPTH))
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
-def _own(step: Gemm, t: Tiles, after: float, on_panels: bool) -> Product:
+def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
-    c = cut(step, t, after, on_panels)
+    c = cut(step, t, after, on_panels, hot)
     words = [0] * (Word.DIMS + 4 * len(step.batch))
     words[Word.M], words[Word.N], words[Word.K] = m, n, k
     words[Word.A_ROW], words[Word.A_COLUMN] = (s * size for s in step.a.strides[-2:])

@@ -254,7 +254,7 @@ class Program:
         """A product; then its kernel, on each panel of rows where the product goes by whole rows."""
         after = grid(step.then) if step.then is not None else None
         on_panels = scope.storage.places[step.c.buffer].home == "panels"
-        product = gemm.product(step, after.work if after is not None else 0.0, on_panels)
+        product = gemm.product(step, after.work if after is not None else 0.0, on_panels, scope.first > 0)
         runs = []
         for call in product.calls:
             at = len(draft.words)
