@@ -390,6 +390,9 @@ class _KernelEmitter(Nest):
             elif unroll == 1 and work.cost <= 48:
                 unroll = 2
 
+        inner = [w for w in self.works if w.stage.inner]
+        last_of_several = len(inner) > 1 and work.stage is inner[-1].stage
+
         def run(scope: Scope, low: ir.Value, high: ir.Value, state: Values) -> Values:
             def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
                 scopes = []
@@ -398,6 +401,8 @@ class _KernelEmitter(Nest):
                     scopes.append(self.vector(scope, work, i, mask, known=known))
                     for n, pointer, d in self._kept_at(work.stage.keeps, i):
                         self.e.store(scopes[-1].values[n], pointer, d, None)
+                if last_of_several and mask is None:
+                    self._ask_for_next_row(work, scopes)
                 state = self._accumulate(work, scopes, mask, state)
                 self.store_all(work, scopes, stream)
                 return state
@@ -410,6 +415,14 @@ class _KernelEmitter(Nest):
             return self.run(scope, work, low, high, unroll, state, body)
 
         return self.pieces(scope, work, low, high, state, run)
+
+    def _ask_for_next_row(self, work: Work, scopes: list[Scope]) -> None:
+        """The last stage over a row finds it in the cache, so memory has time for the next one."""
+        for access in work.accesses:
+            if access < len(self.k.reads) and self.accesses[access].strides[self.vdim] == "1":
+                dtype, step = self.accesses[access].dtype, self.strides[access][self.k.outer - 1]
+                for scope in scopes:
+                    self.e.prefetch(self.e.at(scope.pointers[access], step, dtype), level=2)
 
     def _kept_at(self, stmts: Sequence[int], position: ir.Value) -> Iterator[tuple[int, ir.Value, np.dtype]]:
         """Statements with the places in their row scratch for `position`, and their dtypes."""
