@@ -218,11 +218,10 @@ def test_second_gradient_is_the_finite_difference(name: str, rng: np.random.Gene
         check_gradient(slope, xs, rng, f"{name} {sample}, second order")
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
+# An op without a forward rule derives it from its reverse one, so there is nothing to compare.
+@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if OPS[name].jvp is not None])
 def test_forward_mode_is_reverse_mode(name: str, rng: np.random.Generator) -> None:
     op = OPS[name]
-    if op.jvp is None:
-        pytest.skip("derived from reverse mode")
     for sample in differentiable(op, rng):
         xs = [wrap(a) for a in sample.arrays]
         y = apply(op, xs, sample.attrs)
