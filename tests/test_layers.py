@@ -29,8 +29,9 @@ LEVELS = {
     "trace": 6,
     "variable": 7, "tape": 7, "function": 7, "gradients": 7,
     "": 8,  # what users build with; uses only the public API
-    "__init__": 9,
-    "__main__": 10, "demo": 10,
+    "nn": 9,  # models and their training, over data, summaries and checkpoints
+    "__init__": 10,
+    "__main__": 11, "demo": 11,
 }  # fmt: skip
 
 # Passes know nothing of each other.
