@@ -572,3 +572,17 @@ def test_reading_of_a_function() -> None:
     reach = Reach(helper, "helper")
     assert [r.label for r in reach.reading.plain.values()] == ["SCALE"]
     assert reach.find(np.ones(2)) is None
+
+
+def test_a_class_attribute_of_none_is_there() -> None:
+    class Model:
+        scale: float | None = None
+
+    m = Model()
+    f = tj.function(lambda a: a if m.scale is None else a * m.scale)
+    for _ in range(3):
+        same(f(x()), ones())
+    assert f.trace_count == 1
+    m.scale = 2.0
+    same(f(x()), 2 * ones())
+    assert f.trace_count == 2

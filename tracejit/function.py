@@ -400,7 +400,7 @@ class Function:
                 f"stays as it is (writes into its tensors are seen). Return the new entries",
                 stacklevel=_user_depth(),
             )
-        if reach.effects and not self._traces.warned_effects:
+        if reach.effects and not found.created and not self._traces.warned_effects:  # who creates once, writes once
             self._traces.warned_effects = True
             warnings.warn(
                 f"{self.name} writes {', '.join(reach.effects)}; that happens once per trace, not at each call. Keep "

@@ -49,6 +49,7 @@ from tracejit.trace.reading import (
 )
 
 MAX_CODES = 2000  # code objects walked for one function
+_MISSING = object()
 
 
 class Analyst:
@@ -198,12 +199,12 @@ class Analyst:
                     return self._class_attribute(c.__dict__[name], item, None, code, label)
             return ()
         own = getattr(x, "__dict__", None)
-        on_class = next((c.__dict__[name] for c in type(x).__mro__ if name in c.__dict__), None)
+        on_class = next((c.__dict__[name] for c in type(x).__mro__ if name in c.__dict__), _MISSING)
         if isinstance(on_class, property):
             return self._method(on_class.fget, item)
         if isinstance(own, dict) and name in own:
             return self.note(Ref(code, own[name], label, x, name))
-        if on_class is not None:
+        if on_class is not _MISSING:
             return self._class_attribute(on_class, item, item, code, label)
         if any("__getattr__" in c.__dict__ for c in type(x).__mro__):
             self.reading.blind.setdefault(label, "the attribute is computed by __getattr__")
