@@ -471,22 +471,27 @@ class _KernelEmitter(Nest):
 
             def rows(scopes: list[Scope]) -> None:
                 def body(at: Values, mask: Maybe, state: Values, _: Any) -> Values:
-                    before = get(at[0], places)
-                    known = {i: self.e.load(self.e.at(array, self.b.sub(at[0], low), d), d, None)
-                             for i, (array, d) in lane_values.items()}
-                    if len(scopes) > 1:
-                        self._prefetch(work, scopes, at[0])
-                    inside = [self.vector(s, work, at[0], mask, number, low, known) for s in scopes]
-                    put(at[0], self._accumulate(work, inside, None, before), places)
-                    self.store_all(work, inside, None)
+                    found = []
+                    for i in at:
+                        known = {n: self.e.load(self.e.at(array, self.b.sub(i, low), d), d, None)
+                                 for n, (array, d) in lane_values.items()}
+                        if len(scopes) > 1:
+                            self._prefetch(work, scopes, i)
+                        inside = [self.vector(s, work, i, mask, number, low, known) for s in scopes]
+                        found.append(self._accumulate(work, inside, None, get(i, places)))
+                        self.store_all(work, inside, None)
+                    for i, values in zip(at, found, strict=True):
+                        put(i, values, places)
                     return state
 
-                self.run(scopes[0], NOTHING, low, high, separate, [], body)
+                self.run(scopes[0], NOTHING, low, high, whole, [], body)
 
-            # Masks are cheap where vectors are adjacent; elsewhere whole vectors get code of their own.
+            # Masks are cheap where vectors are adjacent and worked on for long; elsewhere whole vectors, so many in one
+            # step, get code of their own: two where little is done but to read them (pairs of cache lines).
             paired = any(self.accesses[access].strides[self.vdim] in SPREAD for access in work.accesses)
-            separate = int(paired or bool(work.stage.stores))
-            group = 1 if not self.k.inner else 8 if work.cost <= 4 else _unroll(work.cost)
+            light = work.cost <= 4
+            whole = 2 if light else int(paired or bool(work.stage.stores))
+            group = 1 if not self.k.inner else 8 if light else _unroll(work.cost)
 
             def nest(depth: int, outer: Scope) -> None:
                 if depth == len(self.loop_dims):
