@@ -34,6 +34,8 @@ class Sample:
 
 # Made by the pass `lanes` alone, out of loops: tests/test_lanes.py runs them.
 LANES = ("lane_loop", "random_bits_at")
+# Several results each: tests/test_attention.py runs them.
+ATTENTION = ("attention", "attention_grad", "attention_mask_grad")
 
 
 def op_table() -> dict[str, Op]:
@@ -46,7 +48,7 @@ def op_table() -> dict[str, Op]:
             if isinstance(op, Op):
                 assert found.get(op.name, op) is op, f"two ops are called {op.name}"
                 found[op.name] = op
-    apart = ("input", "constant", *LANES)
+    apart = ("input", "constant", *LANES, *ATTENTION)
     return {name: op for name, op in sorted(found.items())
             if name not in apart and op.kind != "control" and not op.stateful}
 
@@ -213,6 +215,43 @@ def _random_bits(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]
             for shape in shapes for word in ("uint32", "uint64") for stream in (0, 2)]
 
 
+def _convolutions(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    one = {"steps": (1,), "dilations": (1,), "groups": 1}
+    return [Sample((random((2, 7, 3)), random((3, 3, 2))), {**one, "steps": (2,)}),
+            Sample((random((1, 6, 4)), random((2, 2, 6))), {**one, "dilations": (3,), "groups": 2}),
+            Sample((random((2, 4, 5, 2)), random((2, 3, 2, 1))), {"steps": (1, 2), "dilations": (2, 1), "groups": 1}),
+            Sample((random((0, 5, 2)), random((3, 2, 2))), one), Sample((random((2, 5, 0)), random((3, 0, 2))), one)]
+
+
+def _kernel_gradients(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    one = {"sizes": (3,), "steps": (1,), "dilations": (1,), "groups": 1}
+    return [Sample((random((2, 7, 3)), random((2, 3, 2))), {**one, "steps": (2,)}),
+            Sample((random((1, 6, 4)), random((1, 2, 6))), {**one, "dilations": (2,), "groups": 2}),
+            Sample((random((2, 3, 5, 2)), random((2, 2, 2, 1))),
+                   {"sizes": (2, 3), "steps": (1, 2), "dilations": (1, 1), "groups": 1}),
+            Sample((random((0, 5, 2)), random((0, 3, 2))), one)]
+
+
+def _shears(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    two = {"axes": (0, 1), "taps": (3, 2)}
+    return [Sample((random((7, 3)),), {"axes": (0,), "taps": (1,), "sizes": (3,), "steps": (2,), "dilations": (1,)}),
+            Sample((random((5, 6, 2, 3)),), {**two, "sizes": (1, 2), "steps": (1, 3), "dilations": (2, 2)}),
+            Sample((random((2, 3)),), {"axes": (0,), "taps": (1,), "sizes": (0,), "steps": (1,), "dilations": (1,)})]
+
+
+def _unshears(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    two = {"axes": (0, 1), "taps": (3, 2)}
+    return [Sample((random((3, 3)),), {"axes": (0,), "taps": (1,), "extents": (8,), "steps": (2,), "dilations": (1,)}),
+            Sample((random((1, 2, 2, 3)),), {**two, "extents": (5, 6), "steps": (1, 3), "dilations": (2, 2)}),
+            Sample((random((0, 3)),), {"axes": (0,), "taps": (1,), "extents": (2,), "steps": (1,), "dilations": (1,)})]
+
+
+def _random_mask(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    key, draw = np.array(0x0123456789ABCDEF, U64), np.array(5, U64)
+    shapes = [(), (7,), (3, 5), (0,)] if d == U64 else []
+    return [Sample((key, draw), {"shape": shape, "threshold": t}) for shape in shapes for t in (0, 1 << 30, 0xFFFFFFFF)]
+
+
 MAKERS: dict[str, Maker] = {
     "after": lambda d, random: [Sample((random((3, 4)), random((2,))))],
     "argsort": lambda d, random: [Sample((random(s),)) for s in [(6,), (3, 4), (0,)] if d.kind != "c"],
@@ -221,6 +260,7 @@ MAKERS: dict[str, Maker] = {
     "cast": _cast,
     "concat": lambda d, random: [Sample((random((2, 3)), random((1, 3)), random((0, 3))), {"axis": 0}),
                                  Sample((random((2, 3)), random((2, 1))), {"axis": 1})],
+    "convolution": _convolutions, "convolution_kernel": _kernel_gradients,
     "cummax": _along(), "cummin": _along(), "cumprod": _along(low=0.5, high=1.5), "logcumsumexp": _along(),
     "cumsum": _along({"reverse": False}, {"reverse": True}),
     "embed": _embeds,
@@ -229,16 +269,17 @@ MAKERS: dict[str, Maker] = {
     "iota": lambda d, random: [Sample((), {"shape": (3, 4), "axis": a, "dtype": d.name})
                                for a in (0, 1) if d.kind in "iuf"],
     "matmul": _square_matrices,
-    "random_bits": _random_bits,
+    "random_bits": _random_bits, "random_mask": _random_mask,
     "recurrence": _along({"reverse": False}, {"reverse": True}, inputs=2),
     "reshape": lambda d, random: [Sample((random(a),), {"shape": b}) for a, b in [
         ((3, 4), (2, 6)), ((4,), (4, 1)), ((1,), ()), ((0, 3), (0,))]],
     "scatter": _scatter,
     "searchsorted": lambda d, random: [Sample((np.sort(random((6,))), random((2, 3))), {"side": side})
                                        for side in ("left", "right") if d.kind != "c"],
-    "slice": _windows,
+    "shear": _shears, "slice": _windows,
     "sort": lambda d, random: [Sample((random(s),)) for s in [(6,), (3, 4), (0,)] if d.kind != "c"],
     "transpose": lambda d, random: [Sample((random((2, 3, 4)),), {"axes": axes}) for axes in [(2, 0, 1), (0, 2, 1)]],
+    "unshear": _unshears,
 }
 
 

@@ -82,7 +82,7 @@ from tracejit.tensor import Tensor
 from tracejit.trace.signature import spec
 from tracejit.variable import Variable
 
-from tracejit import debugging, linalg, random  # isort: skip
+from tracejit import debugging, linalg, nn, random  # isort: skip
 from tracejit.nn import initializers  # isort: skip
 
 newaxis = None

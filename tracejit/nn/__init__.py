@@ -4,3 +4,6 @@ In: tensors, data sets. Out: trained models. Everything here is made from the pu
 
 Read next: `module.py`.
 """
+
+# ruff: noqa: F403
+from tracejit.nn.functional import *

@@ -38,7 +38,7 @@ from tracejit.ops.special import cos, erf, erfinv, log
 from tracejit.tensor import Tensor, apply, state, wrap
 
 # Uses of one draw number that must not share bits.
-VALUES, MORE_VALUES, SPLIT, FOLD = range(4)
+VALUES, MORE_VALUES, SPLIT, FOLD, MASKS = range(5)
 MASK = 0xFFFFFFFF
 CHUNK = 1 << 13  # blocks worked on at once, so that NumPy's temporaries stay in cache
 
@@ -116,6 +116,20 @@ def bits_at(key: np.ndarray, draw: np.ndarray, at: np.ndarray, *, dtype: str, st
 RANDOM_BITS = core.primitive(
     "random_bits", "source", infer=_bits_infer, eager=_bits_eager, scalar=bits_scalar, cost=100,
     doc="Random bits: element i is word i, or words 2i and 2i + 1 (uint64), of the Philox blocks of key and draw.")
+
+
+def _mask_infer(key: Type, draw: Type, *, shape: tuple[int, ...], threshold: int) -> Type:
+    return Type(_bits_infer(key, draw, shape=shape, dtype="uint32", stream=MASKS).shape, dtypes.bool_)
+
+
+# A mask of its own, not bits and a comparison, so that gradients know that it is had again from the key alone.
+RANDOM_MASK = core.primitive(
+    "random_mask", "source", infer=_mask_infer, cost=100,
+    eager=lambda key, draw, *, shape, threshold: _bits_eager(
+        key, draw, shape=shape, dtype="uint32", stream=MASKS) < np.uint32(threshold),
+    scalar=lambda at, key, draw, *, shape, threshold: bits_scalar(
+        at, key, draw, shape=shape, dtype="uint32", stream=MASKS) < threshold,
+    doc="Whether random bits (uint32) are below a threshold.")
 
 
 # -- sources of randomness ---------------------------------------------------------------------------------------------
@@ -397,6 +411,12 @@ def bernoulli(p: Any = 0.5, shape: Any = None, *, dtype: Any = None, key: Any = 
     shape = np.shape(p) if shape is None else extents_of(shape)
     drawn = _unit(_source(key, generator), shape, dtypes.float32) < p  # type: ignore[operator]
     return drawn if dtype is None else core.cast(drawn, dtype)
+
+
+def chosen(p: float, shape: tuple[int, ...], *, key: Any = None, generator: Generator | None = None) -> Tensor:
+    """A bool mask, true with probability `p` (a number). A compiled gradient draws it again instead of keeping it."""
+    threshold = min(round(p * 2**32), MASK)
+    return apply(RANDOM_MASK, _source(key, generator), {"shape": shape, "threshold": threshold})
 
 
 def categorical(logits: Any, num_samples: int | None = None, *, dtype: Any = "int64", key: Any = None,

@@ -48,8 +48,8 @@ def _again(node: Node) -> bool:
     """Whether the backward program may do this op again."""
     if node.op is INPUT:
         return False
-    if node.op is CONSTANT or (node.op.kind == "source" and not node.inputs):
-        return True
+    if node.op is CONSTANT or (node.op.kind == "source" and (not node.inputs or node.dtype.kind == "b")):
+        return True  # a random mask too: it is made of a key
     return node.op.kind == "movement" or (node.op.kind == "elementwise" and node.op.cost < COSTLY)
 
 

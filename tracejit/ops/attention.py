@@ -1,0 +1,325 @@
+"""Scaled dot-product attention whose score matrix is never in memory, forward or backward.
+
+In: queries (..., L, D), keys (..., S, D), values (..., S, Dv), an optional mask. Out: softmax(q k' scale) v, of shape
+(..., L, Dv).
+
+    attention(q, k, v, [mask])                        -> (result, lse): the result, and the logarithm of each row's sum
+                                                         of exponentials (..., L)
+    attention_grad(q, k, v, lse, delta, g, [mask])    -> (dq, dk, dv), from scores worked out again: p = exp(s - lse),
+                                                         ds = p (g v' - delta), where delta is the sum of g * result
+    attention_mask_grad(q, k, v, lse, delta, g, mask) -> the gradient of an additive mask: ds
+
+All go by blocks of rows. A row with nothing to attend to has an lse of +inf, so that all its p are 0. The derivative of
+`attention_grad` is ordinary ops on whole matrices, so every order exists; only the first is frugal.
+
+Rabe, Staats 2021; Dao 2023 (FlashAttention-2). Read next: `runtime/attention.py` (native code).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.ir import Type
+from tracejit.ops import core
+from tracejit.ops import elementwise as ew
+from tracejit.ops.core import broadcast_shape, cast, convert, full, primitive, real_floating, strong
+from tracejit.ops.dropout import dropout as drop
+from tracejit.ops.linalg import product, swapped
+from tracejit.ops.movement import iota, reshaped
+from tracejit.ops.random import Generator
+from tracejit.ops.reduction import sum as total
+from tracejit.ops.special import exp
+from tracejit.tensor import Tensor, apply
+
+BLOCK = 1 << 18  # scores at once, when NumPy works them out
+
+Arrays = tuple[np.ndarray, ...]
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+def _check(name: str, q: Type, k: Type, v: Type, mask: Sequence[Type]) -> None:
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in (dtypes.float32, dtypes.float64):
+        raise TypeError(f"{name}: dtypes {q.dtype}, {k.dtype} and {v.dtype}, wanted float32 or float64 throughout")
+    batch = q.shape[:-2]
+    if q.ndim < 2 or k.shape[:-2] != batch or v.shape[:-2] != batch or not q.ndim == k.ndim == v.ndim:
+        raise ValueError(f"{name}: shapes {q.shape}, {k.shape} and {v.shape} are not stacks of matrices alike")
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"{name}: shapes {q.shape}, {k.shape} and {v.shape} do not match")
+    for m in mask:
+        whole = (*batch, q.shape[-2], k.shape[-2])
+        if m.ndim != len(whole) or any(a not in (1, b) for a, b in zip(m.shape, whole)):
+            raise ValueError(f"{name}: a mask of shape {m.shape} for scores of shape {whole}")
+        if m.dtype not in (dtypes.bool_, q.dtype):
+            raise TypeError(f"{name}: a mask of {m.dtype} for scores of {q.dtype}")
+
+
+def _infer(q: Type, k: Type, v: Type, *mask: Type, causal: bool, scale: float) -> tuple[Type, Type]:
+    _check("attention", q, k, v, mask)
+    return Type((*q.shape[:-1], v.shape[-1]), q.dtype), Type(q.shape[:-1], q.dtype)
+
+
+def _check_grad(name: str, q: Type, k: Type, v: Type, lse: Type, delta: Type, g: Type, mask: Sequence[Type]) -> None:
+    _check(name, q, k, v, mask)
+    if not lse == delta == Type(q.shape[:-1], q.dtype) or g != Type((*q.shape[:-1], v.shape[-1]), q.dtype):
+        raise ValueError(f"{name}: {lse}, {delta} and {g} are not of attention by {q}, {k} and {v}")
+
+
+def _grad_infer(q: Type, k: Type, v: Type, lse: Type, delta: Type, g: Type, *mask: Type, causal: bool,
+                scale: float) -> tuple[Type, Type, Type]:
+    _check_grad("attention_grad", q, k, v, lse, delta, g, mask)
+    return q, k, v
+
+
+def _mask_grad_infer(q: Type, k: Type, v: Type, lse: Type, delta: Type, g: Type, mask: Type, *, causal: bool,
+                     scale: float) -> Type:
+    _check_grad("attention_mask_grad", q, k, v, lse, delta, g, (mask,))
+    if mask.dtype != q.dtype:
+        raise TypeError(f"attention_mask_grad: a mask of {mask.dtype} has no gradient")
+    return mask
+
+
+# -- their meaning, in NumPy -------------------------------------------------------------------------------------------
+class _Blocks:
+    """What is worked on at once: some matrices of the flattened batch, some rows of each."""
+
+    def __init__(self, q: np.ndarray, k: np.ndarray, mask: Sequence[np.ndarray], causal: bool, scale: float) -> None:
+        *batch, rows, _ = q.shape
+        self.matrices, self.rows, self.columns = math.prod(batch), rows, k.shape[-2]
+        self.q, self.k = stacked(q), stacked(k)
+        self.mask = stacked(mask[0]) if mask else None
+        self.causal, self.scale = causal, q.dtype.type(scale)
+        of_mask = mask[0].shape[:-2] if mask else (1,)
+        self.alone = math.prod(of_mask) > 1  # matrices have masks of their own
+        if self.alone:  # which one, by matrix
+            self.number = np.broadcast_to(np.arange(math.prod(of_mask)).reshape(of_mask), batch).reshape(-1)
+
+    def __iter__(self) -> Iterator[tuple[slice, slice, Any]]:
+        """Matrices, rows, and where in the flattened mask theirs is."""
+        if not self.columns:
+            return
+        height = max(1, min(self.rows, BLOCK // self.columns))
+        together = 1 if self.alone else max(1, BLOCK // (height * self.columns))
+        for first in range(0, self.matrices, together):
+            for top in range(0, self.rows, height):
+                rows = slice(top, top + height)
+                short = self.mask is not None and self.mask.shape[1] == 1
+                yield slice(first, first + together), rows, (
+                    self.number[first] if self.alone else 0, slice(None) if short else rows)
+
+    def scores(self, b: slice, rows: slice, of_mask: Any) -> np.ndarray:
+        s = (self.q[b, rows] * self.scale) @ self.k[b].swapaxes(-1, -2)
+        if self.mask is not None:
+            mask = self.mask[of_mask]
+            s = np.where(mask, s, -np.inf) if mask.dtype.kind == "b" else s + mask
+        if self.causal:
+            seen = np.arange(self.columns) <= np.arange(rows.start, rows.start + s.shape[1])[:, None]
+            s = np.where(seen, s, -np.inf)
+        return s.astype(self.q.dtype, copy=False)
+
+
+def stacked(a: np.ndarray) -> np.ndarray:
+    """A stack of matrices with one batch dim."""
+    return a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
+
+
+def _eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, *mask: np.ndarray, causal: bool, scale: float) -> Arrays:
+    out, lse = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype), np.full((*q.shape[:-1], 1), np.inf, q.dtype)
+    vs, outs, lses = map(stacked, (v, out, lse))
+    blocks = _Blocks(q, k, mask, causal, scale)
+    for b, rows, of_mask in blocks:
+        s = blocks.scores(b, rows, of_mask)
+        peak = s.max(-1, keepdims=True)
+        peak[peak == -np.inf] = 0
+        p = np.exp(s - peak)
+        sums = p.sum(-1, keepdims=True)
+        none = sums == 0
+        sums[none] = 1
+        outs[b, rows] = p @ vs[b] / sums
+        lses[b, rows] = np.where(none, np.inf, np.log(sums) + peak)
+    return out, lse[..., 0]
+
+
+def _slopes(blocks: _Blocks, v: np.ndarray, lse: np.ndarray, delta: np.ndarray,
+            g: np.ndarray) -> Iterator[tuple[slice, slice, Any, np.ndarray, np.ndarray]]:
+    """For each block its matrices, its rows, its place in the mask, p and ds."""
+    vs, lses, deltas, gs = map(stacked, (v, lse[..., None], delta[..., None], g))
+    for b, rows, of_mask in blocks:
+        p = np.exp(blocks.scores(b, rows, of_mask) - lses[b, rows])
+        yield b, rows, of_mask, p, p * (gs[b, rows] @ vs[b].swapaxes(-1, -2) - deltas[b, rows])
+
+
+def _grad_eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, lse: np.ndarray, delta: np.ndarray, g: np.ndarray,
+                *mask: np.ndarray, causal: bool, scale: float) -> Arrays:
+    dq, dk, dv = (np.zeros(a.shape, a.dtype) for a in (q, k, v))
+    dqs, dks, dvs, gs = map(stacked, (dq, dk, dv, g))
+    blocks = _Blocks(q, k, mask, causal, scale)
+    for b, rows, _, p, ds in _slopes(blocks, v, lse, delta, g):
+        ds *= blocks.scale
+        dqs[b, rows] = ds @ blocks.k[b]
+        dks[b] += ds.swapaxes(-1, -2) @ blocks.q[b, rows]
+        dvs[b] += p.swapaxes(-1, -2) @ gs[b, rows]
+    return dq, dk, dv
+
+
+def _mask_grad_eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, lse: np.ndarray, delta: np.ndarray, g: np.ndarray,
+                     mask: np.ndarray, *, causal: bool, scale: float) -> np.ndarray:
+    found = np.zeros(mask.shape, mask.dtype)
+    stack = stacked(found)
+    short, narrow = (n == 1 for n in mask.shape[-2:])
+    for *_, of_mask, _, ds in _slopes(_Blocks(q, k, (mask,), causal, scale), v, lse, delta, g):
+        ds = ds.sum(0)
+        ds = ds.sum(0, keepdims=True) if short else ds
+        stack[of_mask] += ds.sum(1, keepdims=True) if narrow else ds
+    return found
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+def _column(x: Tensor) -> Tensor:
+    return reshaped(x, (*x.shape, 1))
+
+
+def _weights(q: Tensor, k: Tensor, lse: Tensor, mask: Sequence[Tensor], causal: bool, scale: float) -> Tensor:
+    """p, the whole matrix."""
+    s = product(q * scale, swapped(k))
+    for m in mask:
+        s = s + m if m.dtype.kind == "f" else ew.where(m, s, -math.inf)
+    if causal:
+        s = ew.where(iota(s.shape, s.ndim - 2) >= iota(s.shape, s.ndim - 1), s, -math.inf)
+    return exp(s - _column(lse))
+
+
+def _vjp(gs: Sequence[Tensor | None], ys: tuple[Tensor, Tensor], q: Tensor, k: Tensor, v: Tensor, *mask: Tensor,
+         causal: bool, scale: float) -> tuple[Tensor | None, ...]:
+    (g, to_lse), (out, lse) = gs, ys
+    g = full(0, out.shape, out.dtype) if g is None else g
+    delta = total(g * out, axis=-1)
+    if to_lse is not None:  # the derivative of lse by the scores is p
+        delta = delta - to_lse
+    args, attrs = (q, k, v, lse, delta, g, *mask), {"causal": causal, "scale": scale}
+    of_mask = [apply(ATTENTION_MASK_GRAD, args, attrs) if m.dtype.kind == "f" else None for m in mask]
+    return (*apply(ATTENTION_GRAD, args, attrs), *of_mask)
+
+
+def _jvp(tangents: Sequence[Tensor | None], ys: tuple[Tensor, Tensor], q: Tensor, k: Tensor, v: Tensor, *mask: Tensor,
+         causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    out, lse = ys
+    of_q, of_k, of_v, *of_mask = tangents
+    p = _weights(q, k, lse, mask, causal, scale)
+    moved = full(0, p.shape, p.dtype)
+    if of_q is not None:
+        moved = moved + product(of_q * scale, swapped(k))
+    if of_k is not None:
+        moved = moved + product(q * scale, swapped(of_k))
+    for m in of_mask:
+        moved = moved if m is None else moved + m
+    moved = p * moved
+    of_lse = total(moved, axis=-1)
+    of_out = product(moved, v) - _column(of_lse) * out
+    return of_out if of_v is None else of_out + product(p, of_v), of_lse
+
+
+class _Inside:
+    """What `attention_grad` works out, as whole matrices: p, and slope = g v' - delta."""
+
+    def __init__(self, args: Sequence[Tensor], causal: bool, scale: float) -> None:
+        self.q, self.k, self.v, lse, delta, self.g, *self.mask = args
+        self.scale = scale
+        self.p = _weights(self.q, self.k, lse, self.mask, causal, scale)
+        self.slope = product(self.g, swapped(self.v)) - _column(delta)
+
+    def pull(self, to_p: Tensor, to_slope: Tensor) -> list[Any]:
+        """Cotangents of all arguments from those of p and slope."""
+        to_s = to_p * self.p
+        of_mask = [_folded(to_s, m) if m.dtype.kind == "f" else None for m in self.mask]
+        return [product(to_s, self.k) * self.scale, product(swapped(to_s), self.q) * self.scale,
+                product(swapped(to_slope), self.g), -total(to_s, axis=-1), -total(to_slope, axis=-1),
+                product(to_slope, self.v), *of_mask]
+
+
+def _folded(x: Tensor, like: Tensor) -> Tensor:
+    """The sum of x over the dims along which `like` is 1."""
+    axes = tuple(a for a, n in enumerate(like.shape) if n == 1 and x.shape[a] != 1)
+    return reshaped(total(x, axis=axes), like.shape) if axes else x
+
+
+def _grad_vjp(gs: Sequence[Tensor | None], ys: Sequence[Tensor], *args: Tensor, causal: bool,
+              scale: float) -> tuple[Tensor | None, ...]:
+    of = _Inside(args, causal, scale)
+    to_q, to_k, to_v = (full(0, y.shape, y.dtype) if g is None else g for g, y in zip(gs, ys, strict=True))
+    to_ds = (product(to_q, swapped(of.k)) + product(of.q, swapped(to_k))) * scale
+    found = of.pull(to_ds * of.slope + product(of.g, swapped(to_v)), to_ds * of.p)
+    ds = of.p * of.slope * scale
+    found[0] = found[0] + product(ds, to_k)
+    found[1] = found[1] + product(swapped(ds), to_q)
+    found[5] = found[5] + product(of.p, to_v)
+    return tuple(found)
+
+
+def _mask_grad_vjp(g: Tensor, y: Tensor, *args: Tensor, causal: bool, scale: float) -> tuple[Tensor | None, ...]:
+    of = _Inside(args, causal, scale)
+    return tuple(of.pull(g * of.slope, g * of.p))
+
+
+ATTENTION = primitive("attention", "library", infer=_infer, eager=_eager, vjp=_vjp, jvp=_jvp,
+                      doc="Scaled dot-product attention, and the log of each row's sum of exponentials.")
+ATTENTION_GRAD = primitive("attention_grad", "library", infer=_grad_infer, eager=_grad_eager, vjp=_grad_vjp,
+                           doc="Cotangents of the queries, keys and values of attention.")
+ATTENTION_MASK_GRAD = primitive("attention_mask_grad", "library", infer=_mask_grad_infer, eager=_mask_grad_eager,
+                                vjp=_mask_grad_vjp, doc="Cotangent of an additive mask of attention.")
+
+
+# -- what users call ---------------------------------------------------------------------------------------------------
+def scaled_dot_product_attention(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False,
+                                 scale: float | None = None, dropout: float = 0.0, *, dropout_key: Any = None,
+                                 generator: Generator | None = None) -> Tensor:
+    """softmax(query @ key' * scale + mask) @ value, without ever keeping the matrix of scores.
+
+    query (..., L, D), key (..., S, D), value (..., S, Dv); leading dims broadcast; result (..., L, Dv) in their common
+    float dtype. mask: bool (true takes part) or float (added to the scores), of a shape that broadcasts to (..., L, S).
+    is_causal: row i sees columns up to i only (of both masks, those that both allow). scale: 1 / sqrt(D) by default.
+    A row that sees nothing gives zeros, and has no gradient, as in PyTorch. dropout: the share of weights dropped (see
+    `dropout`); with it the matrix of weights is kept in memory. ValueError for shapes that do not match.
+
+    >>> q = [[1.0, 0.0]]
+    >>> scaled_dot_product_attention(q, [[1.0, 0.0], [0.0, 1.0]], [[1.0], [3.0]], mask=[[True, False]]).tolist()
+    [[1.0]]
+    """
+    name = "scaled_dot_product_attention"
+    q, k, v = (strong(x) for x in (query, key, value))
+    (q, k, v), dtype, _ = convert(name, (q, k, v), real_floating)
+    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"{name}: query {q.shape}, key {k.shape} and value {v.shape} are not (..., L, D), (..., S, D) "
+                         f"and (..., S, Dv)")
+    if dtype == dtypes.float16:
+        q, k, v = (cast(x, dtypes.float32) for x in (q, k, v))
+    batch = broadcast_shape(name, [x.shape[:-2] for x in (q, k, v)])
+    q, k, v = (core.broadcast_to(x, batch + x.shape[-2:]) for x in (q, k, v))
+    whole = (*batch, q.shape[-2], k.shape[-2])
+    masks = [] if mask is None else [_as_mask(name, mask, whole, q.dtype)]
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    causal, scale = bool(is_causal), float(scale)
+    attrs = {"causal": causal, "scale": scale}
+    if not dropout:
+        return cast(apply(ATTENTION, (q, k, v, *masks), attrs)[0], dtype)
+    _, lse = apply(ATTENTION, (q, k, v[..., :0], *masks), attrs)
+    p = _weights(q, k, lse, masks, causal, scale)
+    return cast(product(drop(p, dropout, key=dropout_key, generator=generator), v), dtype)
+
+
+def _as_mask(name: str, mask: Any, whole: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    m = strong(mask)
+    if m.dtype.kind not in "bf":
+        raise TypeError(f"{name}: a mask is bool (true takes part) or float (added to the scores), got {m.dtype}")
+    shape = (1,) * (len(whole) - m.ndim) + m.shape
+    if len(shape) != len(whole) or any(a not in (1, b) for a, b in zip(shape, whole)):
+        raise ValueError(f"{name}: a mask of shape {m.shape} does not broadcast to the scores' shape {whole}")
+    return reshaped(m if m.dtype.kind == "b" else cast(m, dtype), shape)
+
+
+__all__ = ["scaled_dot_product_attention"]
