@@ -241,7 +241,7 @@ class Function:
     def _remember(self, before: tuple[Any, ...], args: tuple[Any, ...], call: Call, s: Specialization) -> None:
         """Let later calls like this one skip binding and flattening."""
         traces = self._traces
-        plain = call.spec is None and len(call.traced) == len(call.values)
+        plain = len(call.traced) == len(call.values) and len(args) <= len(call.leaves)
         if not plain or not all(a is b for a, b in zip(args, call.leaves)):
             return
         if s.calls and len(args) == len(call.leaves):

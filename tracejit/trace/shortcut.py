@@ -19,13 +19,14 @@ from tracejit.trace.specialization import Specialization
 from tracejit.trace.tracer import NUMBER_DTYPES
 
 MISS = object()
+PLAIN = ("output", "static", "handle")  # results that need no work
 Shortcut = Callable[[tuple[Any, ...], Any], Any]
 
 
 def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     """The shortcut for calls like the one with these leaves; None if they need more than the common things."""
     special = s.aliases is not None or s.numbers or s.passed or s.ties or s.in_place
-    if special or any(r.kind != "output" for r in s.results) or any(w.leaf >= 0 for w in s.writes):
+    if special or any(r.kind not in PLAIN for r in s.results) or any(w.leaf >= 0 for w in s.writes):
         return None
     return _Writer(s, leaves).function()
 
@@ -123,7 +124,12 @@ class _Writer:
         """Wrap the outputs as the function's result."""
         s = self.s
         for k, r in enumerate(s.results):
-            self.lines += [f"t{k} = new(Tensor)", f"t{k}._value = o[{r.at}]"]
+            if r.kind == "output":
+                self.lines += [f"t{k} = new(Tensor)", f"t{k}._value = o[{r.at}]"]
+            elif r.kind == "handle":
+                self.lines.append(f"t{k} = h[{r.at}]")
+            else:
+                self.space[f"t{k}"] = r.value
         names = "".join(f"t{k}, " for k in range(len(s.results)))
         plain = tuple(range(len(s.results)))
         if s.spec is None:
