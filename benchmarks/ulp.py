@@ -4,33 +4,35 @@
 
 Each function is compiled on its own and compared with the same function in a wider type: NumPy and SciPy in float64 for
 float32; for float64, NumPy in 80-bit long double where the platform has it, else (and for special functions) mpmath.
-Inputs are random bits, the usual ranges, and numbers next to zeros, poles and multiples of pi / 2. With --exhaustive
-every float32 is tried, which takes minutes per function. Exit status 1 if an error is above its bound in
-`mathlib.BOUNDS`.
+Inputs are random bits, the usual ranges, numbers next to zeros, poles and multiples of pi / 2, and for functions of two
+arguments all pairs of difficult numbers. With --exhaustive every float32 is tried, against our own float64 functions,
+which the other column measures (`sweep.py`). Exit status 1 if an error is above its bound in `mathlib.BOUNDS`. With
+--exhaustive --markdown the tables in docs/accuracy.md are written.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import mpmath
 import numpy as np
 import scipy.special
 
-from tracejit.config import Options
+from benchmarks.sweep import NEGATIVE, every, launcher, slots_of, soundness, sweep
 from tracejit.lower import mathlib
 from tracejit.lower.kernel import Access, Kernel, Stage, Store
 from tracejit.lower.scalar import Builder
-from tracejit.runtime.build import build
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 EXTENDED = np.finfo(np.longdouble).nmant >= 63
 ANGLES = ("sin", "cos", "tan")
+SOUND = 0.05  # how far our float64 may be from NumPy's and SciPy's, in units of float32
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 
 
 def compiled(function: Callable[..., Any], *dtypes: Any) -> Callable[..., np.ndarray]:
@@ -42,18 +44,13 @@ def compiled(function: Callable[..., Any], *dtypes: Any) -> Callable[..., np.nda
     kernel = Kernel(1, 0, "outer", tuple(Access(v.dtype, ("1",)) for v in values),
                     tuple(Access(v.dtype, ("1",)) for v in results), 0, tuple(builder.stmts),
                     (Stage(False, stores=tuple(Store(i, v.index) for i, v in enumerate(results))),))
-    (address,) = build([kernel], Options())
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t)(address)
+    run = launcher(kernel)
 
     def call(*arrays: Any) -> Any:
         inputs = [np.ascontiguousarray(a, v.dtype) for a, v in zip(arrays, values, strict=True)]
         outputs = [np.empty(inputs[0].shape, v.dtype) for v in results]
-        slots = np.zeros(kernel.slots.count, np.int64)
-        slots[list(kernel.slots.extents)] = slots[kernel.slots.block] = inputs[0].size
-        for (at, _), array in zip((*kernel.slots.reads, *kernel.slots.writes), (*inputs, *outputs), strict=True):
-            slots[at] = array.ctypes.data
         if inputs[0].size:  # else there are no items
-            run(slots.ctypes.data, 0, 1)
+            run(slots_of(kernel, (inputs[0].size,), (*inputs, *outputs)), 0, 1)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return call
@@ -75,9 +72,15 @@ REFERENCES: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any] | None
     "softplus": (lambda x: np.logaddexp(x, x.dtype.type(0)), None, lambda x: mpmath.log1p(mpmath.exp(x))),
     "erf": (None, scipy.special.erf, mpmath.erf),
     "erfc": (None, scipy.special.erfc, lambda x: mpmath.erfc(min(x, 40))),  # mpmath fails for huge x
-    "erfinv": (None, scipy.special.erfinv, lambda x: erfinv(x)),
+    "erfinv": (None, lambda x: np.copysign(scipy.special.erfinv(x), x), lambda x: erfinv(x)),
     "lgamma": (None, scipy.special.gammaln, mpmath.loggamma),
     "digamma": (None, scipy.special.digamma, mpmath.digamma),
+}
+# Functions whose results have to be NumPy's, bit for bit.
+EXACT: dict[str, tuple[Callable[..., Any], int]] = {
+    "sqrt": (np.sqrt, 1), "fmod": (np.fmod, 2), "remainder": (np.remainder, 2), "floor_divide": (np.floor_divide, 2),
+    "nextafter": (np.nextafter, 2), "copysign": (np.copysign, 2), "sign": (np.sign, 1), "signbit": (np.signbit, 1),
+    "isnan": (np.isnan, 1), "isinf": (np.isinf, 1), "isfinite": (np.isfinite, 1),
 }
 
 
@@ -167,31 +170,95 @@ def inputs(name: str, dtype: np.dtype, count: int, rng: np.random.Generator) -> 
         return first[ok], second[ok]
 
 
-def every_float32(chunk: int = 1 << 22) -> Iterator[np.ndarray]:
-    for start in range(0, 1 << 32, chunk):
-        yield (np.arange(chunk, dtype=np.uint32) + np.uint32(start)).view(F32)
+def difficult(dtype: np.dtype) -> np.ndarray:
+    """Some hundred numbers: special ones, powers of two and their neighbours, small integers and halves, the ends."""
+    info, integer = np.finfo(dtype), np.dtype(f"i{dtype.itemsize}")
+    ends = np.array([info.max, info.tiny, info.smallest_subnormal, info.eps, 1, np.pi, np.e, np.log(2), 1 / 3], dtype)
+    powers = np.ldexp(dtype.type(1), np.arange(info.minexp - 5, info.maxexp, 1 + info.maxexp // 24)).astype(dtype)
+    small = np.concatenate([np.arange(1, 12) / 2, np.arange(7, 300, 31), 2.0 ** np.array([info.nmant, info.nmant + 1])])
+    x = np.concatenate([ends, powers, small.astype(dtype)])
+    x = np.concatenate([x, *((x.view(integer) + integer.type(step)).view(dtype) for step in (-1, 1))])
+    x = np.concatenate([x[np.isfinite(x)], [0.0, np.inf, np.nan]]).astype(dtype)
+    return np.unique(np.concatenate([x, -x]).view(integer)).view(dtype)
+
+
+def grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of difficult numbers."""
+    x, y = np.meshgrid(difficult(dtype), difficult(dtype))
+    return x.ravel(), y.ravel()
 
 
 # ---- the command
 
 
-def worst(name: str, dtype: np.dtype, arrays: Iterator[tuple[np.ndarray, ...]]) -> tuple[float, list[float]]:
-    """The largest error, and where."""
-    bound, run = mathlib.BOUNDS[name], compiled(getattr(mathlib, name), *[dtype] * mathlib.BOUNDS[name].arity)
-    largest, where = 0.0, []
-    for args in arrays:
-        e = errors(run(*args), exact(name, *args), bound.floor)
-        if e.size and e.max() > largest:
-            k = int(e.argmax())
-            largest, where = float(e[k]), [float(a[k]) for a in args]
-    return largest, where
+class Found(NamedTuple):
+    """The largest error of one function and dtype, its place, and how many inputs were tried."""
+
+    error: float
+    where: tuple[float, ...]
+    count: int
+
+    def __or__(self, other: Found) -> Found:
+        worse = self if self.error >= other.error else other
+        return Found(worse.error, worse.where, self.count + other.count)
 
 
-def in_domain(name: str, arrays: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, ...]]:
-    low, high = mathlib.BOUNDS[name].domain
-    for x in arrays:
-        kept = x[(x >= low) & (x <= high)]
-        yield (kept[kept > 0] if name in ("lgamma", "digamma") else kept,)
+def measured(name: str, args: tuple[np.ndarray, ...]) -> Found:
+    """The error on these inputs."""
+    dtype, bound = args[0].dtype, mathlib.BOUNDS[name]
+    run = compiled(getattr(mathlib, name), *[dtype] * bound.arity)
+    e = errors(run(*args), exact(name, *args), bound.floor)
+    k = int(e.argmax())
+    return Found(float(e[k]), tuple(float(a[k]) for a in args), e.size)
+
+
+def on_samples(name: str, dtype: np.dtype, count: int) -> Found:
+    """The error on `count` of the usual inputs and, for functions of two arguments, on the difficult pairs."""
+    rng = np.random.default_rng(0)
+    found = Found(0.0, (), 0)
+    for start in range(0, count, 1 << 22):
+        found |= measured(name, inputs(name, dtype, min(1 << 22, count - start), rng))
+    return found | measured(name, grid(dtype)) if mathlib.BOUNDS[name].arity == 2 else found
+
+
+def on_every_float32(name: str) -> dict[str, Found]:
+    """The error on all of float32 by name of the row: where a function is measured otherwise below 0, two rows."""
+    found, half = sweep(name), 1 << 31
+    if name not in NEGATIVE:
+        return {name: Found(*_at(found.worst), 2 * half)}
+    return {name: Found(*_at(found.positive), half), f"{name}, x < 0": Found(*_at(found.negative), half)}
+
+
+def _at(worst: tuple[float, float]) -> tuple[float, tuple[float, ...]]:
+    return worst[0], (worst[1],)
+
+
+def check_reference(name: str) -> float:
+    """How far our float64 functions, which `sweep` believes, are from NumPy's and SciPy's; in units of float32."""
+    numpy, scipy_function, _ = REFERENCES[name]
+    reference = numpy or scipy_function
+    assert reference is not None
+    return soundness(name, compiled(getattr(mathlib, name), F64), reference, every())
+
+
+def differing(name: str, args: tuple[np.ndarray, ...]) -> int:
+    """How many results are not NumPy's, bit for bit (any nan is a nan)."""
+    with np.errstate(all="ignore"):
+        want = EXACT[name][0](*args)
+    found = compiled(getattr(mathlib, name), *[args[0].dtype] * len(args))(*args)
+    same = (found == want) & (np.signbit(found) == np.signbit(want)) if want.dtype.kind == "f" else found == want
+    return int((~(same | ((found != found) & (want != want)))).sum())
+
+
+def exact_inputs(arity: int, dtype: np.dtype, count: int) -> tuple[np.ndarray, ...]:
+    """Random bits, neighbours in size, and difficult numbers."""
+    rng, uint = np.random.default_rng(0), np.dtype(f"u{dtype.itemsize}")
+    bits = rng.integers(0, 1 << dtype.itemsize * 8, (2, count), uint, endpoint=False).view(dtype)
+    if arity == 1:
+        return (np.concatenate([bits[0], difficult(dtype)]),)
+    with np.errstate(all="ignore"):
+        near = (rng.normal(size=(2, count)) * 2.0 ** rng.integers(-8, 8, (2, count))).astype(dtype)
+    return tuple(np.concatenate(parts) for parts in zip(bits, near, grid(dtype), strict=True))
 
 
 def speed(name: str, dtype: np.dtype) -> float:
@@ -213,33 +280,83 @@ def speed(name: str, dtype: np.dtype) -> float:
     return max(0.0, seconds(run) - seconds(empty)) / n * 1e9
 
 
+HEAD = ("function", "float32", "at", "inputs", "bound", "float64", "at", "inputs", "bound")
+
+
+def shown(found: Found) -> list[str]:
+    """Error, place and number of inputs for people."""
+    every = {1 << 32: "all", 1 << 31: "all"}
+    where = ", ".join(f"{v:.9g}" for v in found.where)
+    return [f"{found.error:.2f}", where, every.get(found.count, f"{found.count:,}")]
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    """Aligned Markdown."""
+    widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
+    rule = ["-" * w if k == 0 else "-" * (w - 1) + ":" for k, w in enumerate(widths)]
+    lines = ["| " + " | ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths))) + " |"
+             for row in (head, rule, *rows)]
+    return "\n".join(lines)
+
+
+def write_document(**tables: str) -> None:
+    """Put each table between its two marks in docs/accuracy.md."""
+    text = DOCUMENT.read_text()
+    for name, found in tables.items():
+        begin, end = f"<!-- {name}: written by python -m benchmarks.ulp -->", f"<!-- end of {name} -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{found}\n{end}{rest.split(end)[1]}"
+    DOCUMENT.write_text(text)
+
+
+def rows_of(name: str, exhaustive: bool, count: int) -> tuple[list[list[str]], list[str]]:
+    """The rows of a function, and what is above its bound."""
+    bound, failed, rows = mathlib.BOUNDS[name], [], []
+    narrow = on_every_float32(name) if exhaustive and bound.arity == 1 else {name: on_samples(name, F32, 4 * count)}
+    wide = on_samples(name, F64, max(300, count // 50) if slow(name, F64) else count)
+    for row, found in narrow.items():
+        limit = bound.f32 if row == name else NEGATIVE[name]
+        cells = [f"`{row}`", *shown(found), f"{limit:g}"]
+        rows.append([*cells, *([*shown(wide), f"{bound.f64:g}"] if row == name else [""] * 4)])
+        failed += [f"{row} float32: {found.error:.3g} units at {found.where}"] if found.error > limit else []
+    failed += [f"{name} float64: {wide.error:.3g} units at {wide.where}"] if wide.error > bound.f64 else []
+    if bound.arity == 1 and exhaustive and not (off := check_reference(name)) <= SOUND:
+        failed.append(f"{name} float64 is {off:.3g} units of float32 from NumPy or SciPy")
+    return rows, failed
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    names = [*sorted(mathlib.BOUNDS), *EXACT]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ulp", description=__doc__)
     parser.add_argument("--exhaustive", action="store_true", help="every float32 for functions of one argument")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=sorted(mathlib.BOUNDS), help="these functions")
+    parser.add_argument("--markdown", action="store_true", help="write the tables of docs/accuracy.md, if exhaustive")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="these functions")
     parser.add_argument("--count", type=int, default=1_000_000, help="inputs per function where not exhaustive")
     arguments = parser.parse_args(argv)
-    line = "| {:<9} | {:>7} | {:>5} | {:>7} | {:>7} | {:>5} | {:>7} |".format
-    rule = "|" + "|".join("-" * n for n in (11, 9, 7, 9, 9, 7, 9)) + "|"
-    print(line("function", "f32", "bound", "ns", "f64", "bound", "ns"))
-    if arguments.markdown:
-        print(rule)
-    failed = []
-    for name in arguments.only or sorted(mathlib.BOUNDS):
-        bound, cells = mathlib.BOUNDS[name], []
-        for dtype, limit in ((F32, bound.f32), (F64, bound.f64)):
-            rng = np.random.default_rng(0)
-            if dtype == F32 and arguments.exhaustive and bound.arity == 1:
-                found, where = worst(name, dtype, in_domain(name, every_float32()))
-            else:
-                count = min(arguments.count, 4000) if slow(name, dtype) else arguments.count
-                found, where = worst(name, dtype, iter([inputs(name, dtype, count, rng)]))
-            cells += [f"{found:.2f}", f"{limit:g}", f"{speed(name, dtype):.2f}"]
-            if found > limit:
-                failed.append(f"{name} {dtype}: {found:.3g} units at {where}, above {limit:g}")
-        print(line(name, *cells), flush=True)
+    rows, exact_rows, failed = [], [], []
+    for name in arguments.only or names:
+        start, note = time.perf_counter(), ""
+        if name in EXACT:
+            counts = []
+            for dtype in (F32, F64):
+                args = exact_inputs(EXACT[name][1], dtype, arguments.count)
+                differ = differing(name, args)
+                counts += [str(differ), f"{args[0].size:,}"]
+                failed += [f"{name} {dtype}: {differ} results differ from NumPy's"] if differ else []
+            exact_rows.append([f"`{name}`", *counts])
+            done = exact_rows[-1:]
+        else:
+            done, bad = rows_of(name, arguments.exhaustive, arguments.count)
+            rows += done
+            failed += bad
+            note = f"; {speed(name, F32):.2f} and {speed(name, F64):.2f} ns each on one thread"
+        print("\n".join("  ".join(row) for row in done), f"  ({time.perf_counter() - start:.1f} s{note})", flush=True)
+    bounded = table(rows, HEAD)
+    exactly = table(exact_rows, ("function", "float32: other results", "inputs", "float64: other results", "inputs"))
+    print(f"\n{bounded}\n\n{exactly}")
     print("\n".join(failed), file=sys.stderr)
+    if arguments.markdown and arguments.exhaustive and not arguments.only:
+        write_document(errors=bounded, exact=exactly)
     return 1 if failed else 0
 
 

@@ -11,7 +11,22 @@ import numpy as np
 import pytest
 import scipy.special
 
-from benchmarks.ulp import compiled, errors, every_float32, exact, in_domain, inputs, slow, worst
+from benchmarks import sweep
+from benchmarks.ulp import (
+    EXACT,
+    SOUND,
+    check_reference,
+    compiled,
+    differing,
+    errors,
+    exact,
+    exact_inputs,
+    grid,
+    inputs,
+    measured,
+    on_every_float32,
+    slow,
+)
 from tracejit.lower import mathlib
 from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import Builder, Complex, Stmt, Value, cast, evaluate_stmt, interpret
@@ -57,11 +72,49 @@ def test_error_is_within_the_stated_bound(name: str, dtype: np.dtype, rng: np.ra
     assert again.max() <= (bound.f32 if dtype == F32 else bound.f64)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+@pytest.mark.parametrize("name", [n for n in NAMES if mathlib.BOUNDS[n].arity == 2])
+def test_error_on_pairs_of_difficult_numbers(name: str, dtype: np.dtype) -> None:
+    bound, x, y = mathlib.BOUNDS[name], *grid(dtype)
+    found = measured(name, (x, y) if dtype == F32 else (x[::3], y[::3]))
+    assert found.error <= (bound.f32 if dtype == F32 else bound.f64), found.where
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+@pytest.mark.parametrize("name", sorted(EXACT))
+def test_functions_that_are_exact(name: str, dtype: np.dtype) -> None:
+    args = exact_inputs(EXACT[name][1], dtype, 20_000)
+    assert differing(name, tuple(a[::3] for a in args)) == 0
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [n for n in NAMES if mathlib.BOUNDS[n].arity == 1])
 def test_error_over_every_float32(name: str) -> None:
-    largest, where = worst(name, F32, in_domain(name, every_float32()))
-    assert largest <= mathlib.BOUNDS[name].f32, where
+    assert check_reference(name) <= SOUND
+    for row, found in on_every_float32(name).items():
+        assert found.error <= (mathlib.BOUNDS[name].f32 if row == name else sweep.NEGATIVE[name]), found.where
+
+
+@pytest.mark.parametrize("name", ["exp", "lgamma"])
+def test_the_sweep_finds_the_largest_error_of_its_numbers(name: str) -> None:
+    """On a row of numbers around 1 and one with nan and infinity, against `errors`."""
+    for row in (1016, 2040):
+        x = (np.arange(sweep.ROW, dtype=np.uint32) + np.uint32(row * sweep.ROW)).view(F32)
+        with np.errstate(all="ignore"):
+            truth = compiled(getattr(mathlib, name), F64)(x.astype(F64))
+        want = errors(compiled(getattr(mathlib, name), F32)(x), (truth, np.zeros_like(truth)))
+        largest, bits = sweep.rows_of_errors(name, [row])
+        assert largest[row] == np.float32(want.max()) and bits[row].view(F32) == x[want.argmax()]
+
+
+def test_the_sweep_tells_wrong_special_values_and_signs() -> None:
+    def error(found: Value, exact: Value) -> Value:
+        return sweep.error_of(found, exact, 0.0)
+
+    found = np.array([1, 1 + 2**-23, NAN, NAN, INF, INF, np.finfo("f4").max, -0.0, -0.0, 0, 3e-45], F32)
+    exactly = np.array([1, 1, NAN, 1, INF, -INF, 1e39, -1e-60, 0, 1e-46, 1.5e-45])
+    e = compiled(error, F32, F64)(found, exactly)
+    np.testing.assert_allclose(e, [0, 1, 0, INF, 0, INF, 1, 0, INF, 0, 1], atol=0.08)
 
 
 def test_compiled_functions_take_nothing() -> None:

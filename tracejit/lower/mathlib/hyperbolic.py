@@ -100,11 +100,12 @@ def cbrt(x: Value) -> Value:
 def hypot(x: Value, y: Value) -> Value:
     """sqrt(x**2 + y**2), scaled by a power of two; inf if either is infinite, even with a nan."""
     a, b = fabs(x), fabs(y)
-    far = FORMATS[x.dtype].bias // 2 - 3
+    form = FORMATS[x.dtype]
+    far = form.bias // 2 - 3
     big = select(a < b, b, a)
     large, small = big > 2.0**far, big < 2.0**-far
-    down, up = 2.0 ** -(far + 20), 2.0 ** (far + 20)
-    scale = select(large, x.lift(down), select(small, x.lift(up), 1.0))
-    unscale = select(large, x.lift(up), select(small, x.lift(down), 1.0))
+    down, up = far + 20, far + 2 * form.mantissa  # squares neither overflow nor lose bits, of subnormal numbers either
+    scale = select(large, x.lift(2.0**-down), select(small, x.lift(2.0**up), 1.0))
+    unscale = select(large, x.lift(2.0**down), select(small, x.lift(2.0**-up), 1.0))
     p, q = a * scale, b * scale
     return select((a == INF) | (b == INF), INF, root(fma(p, p, q * q)) * unscale)
