@@ -1,7 +1,7 @@
 """Marks dissolved: once derivatives have been taken, what only they look at goes.
 
 In and out: a graph. `identity` and `stop_gradient` give way to their input, `custom_gradient` to the results it marks,
-`checkpoint` to its body. `after` stays: it keeps a recomputation apart from the first computation until cse has run
+`checkpoint` to its body, convolutions to products of matrices. `after` stays: it keeps a recomputation apart from the first computation until cse has run
 (see `settle`).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracejit.ir import Graph, Node
+from tracejit.ops.convolution import as_product
 from tracejit.tensor import evaluate
 from tracejit.trace.tracer import rewrite
 
@@ -35,6 +36,7 @@ _MARKS = {
     "stop_gradient": lambda node, args: args[0],
     "custom_gradient": lambda node, args: tuple(args[: node.attrs["results"]]),
     "checkpoint": _body,
+    **dict.fromkeys(as_product, lambda node, args: as_product[node.op.name](*args, **node.attrs)),
 }
 
 

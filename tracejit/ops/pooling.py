@@ -1,0 +1,129 @@
+"""Pooling over 1, 2 or 3 dims: the largest element, or the mean, of each window.
+
+In: tensors, channels last: `[batch, *dims, channels]`. Out: a reduction over windows, which are a view (`windows.py`):
+one kernel, its gradient another.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tracejit import dtypes
+from tracejit.ops import core
+from tracejit.ops.core import strong
+from tracejit.ops.movement import Ints, reshaped
+from tracejit.ops.reduction import max as largest
+from tracejit.ops.reduction import sum as total
+from tracejit.ops.windows import Pairs, check_windows, padded, paddings, per_dim, positions, windows
+from tracejit.tensor import Tensor
+
+
+def _described(name: str, rank: int, x: Any, size: Any, strides: Any, padding: Any) -> tuple[Tensor, Ints, Ints, Pairs]:
+    t = strong(x)
+    if t.ndim != rank + 2 or t.dtype.kind == "c":
+        raise ValueError(f"{name}: x must be real, [batch, {rank} dim{'s' * (rank > 1)}, channels], got {t.dtype} of "
+                         f"shape {t.shape}")
+    sizes = per_dim(name, "window", size, rank)
+    steps = sizes if strides is None else per_dim(name, "strides", strides, rank)
+    pads = paddings(name, padding, t.shape[1:-1], sizes, steps, (1,) * rank)
+    if any(max(pair) >= n for pair, n in zip(pads, sizes)):
+        raise ValueError(f"{name}: padding {padding!r} is as long as the window {sizes}, which would hold nothing")
+    check_windows(name, t.shape, 1, sizes, (1,) * rank, pads)
+    return t, sizes, steps, pads
+
+
+def _inner(rank: int) -> Ints:
+    """The dims of a window's elements."""
+    return tuple(range(rank + 2, 2 * rank + 2))
+
+
+def _max_pool(name: str, rank: int, x: Any, size: Any, strides: Any, padding: Any) -> Tensor:
+    t, sizes, steps, pads = _described(name, rank, x, size, strides, padding)
+    lowest = -math.inf if t.dtype.kind == "f" else False if t.dtype.kind == "b" else int(np.iinfo(t.dtype).min)
+    return largest(windows(padded(t, 1, pads, lowest), 1, sizes, steps, (1,) * rank), axis=_inner(rank))
+
+
+def _avg_pool(name: str, rank: int, x: Any, size: Any, strides: Any, padding: Any) -> Tensor:
+    t, sizes, steps, pads = _described(name, rank, x, size, strides, padding)
+    dtype = dtypes.to_float(t.dtype)
+    t = core.cast(t, dtypes.float32 if dtype == dtypes.float16 else dtype)
+    summed = total(windows(padded(t, 1, pads), 1, sizes, steps, (1,) * rank), axis=_inner(rank))
+    if not any(low or high for low, high in pads):
+        return core.cast(summed / math.prod(sizes), dtype)  # type: ignore[operator]
+    for d, (n, size, step, pair) in enumerate(zip(t.shape[1:-1], sizes, steps, pads)):
+        if any(pair):
+            counts = core.constant_tensor(_held(n, size, step, pair).astype(t.dtype))
+            summed = summed / reshaped(counts, (len(counts), *(1,) * (rank - d)))  # type: ignore[operator]
+        else:
+            summed = summed / size  # type: ignore[operator]
+    return core.cast(summed, dtype)
+
+
+def _held(n: int, size: int, step: int, pair: tuple[int, int]) -> np.ndarray:
+    """How many elements, padding left out, each window along a dim of `n` holds."""
+    first = np.arange(positions(n + sum(pair), size, step, 1)) * step - pair[0]
+    return np.minimum(first + size, n) - np.maximum(first, 0)
+
+
+def max_pool1d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "valid") -> Tensor:
+    """The largest element of each window: x `[batch, length, channels]`. Arguments and errors as `max_pool2d`.
+
+    >>> max_pool1d([[[1.], [3.], [2.], [0.]]]).numpy().ravel().tolist()
+    [3.0, 2.0]
+    """
+    return _max_pool("max_pool1d", 1, x, window, strides, padding)
+
+
+def max_pool2d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "valid") -> Tensor:
+    """The largest element of each window: x `[batch, height, width, channels]`; the result is `[batch, height, width,
+    channels]` with one position for each window.
+
+    window, strides: an int, or one for each dim; strides are the window if not given. padding: "valid" (none), "same"
+    (so that the result has the size of x divided by the stride, rounded up), an int, or a pair (before, after) for each
+    dim; what is put around x is never the largest. The gradient goes in equal parts to the elements that share the
+    largest value.
+
+    Raises ValueError if a window reaches further than x with its padding.
+
+    >>> max_pool2d(np.ones((1, 5, 5, 2)), 3, strides=2, padding="same").shape
+    (1, 3, 3, 2)
+    """
+    return _max_pool("max_pool2d", 2, x, window, strides, padding)
+
+
+def max_pool3d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "valid") -> Tensor:
+    """The largest element of each window: x `[batch, depth, height, width, channels]`. Arguments and errors as
+    `max_pool2d`.
+    """
+    return _max_pool("max_pool3d", 3, x, window, strides, padding)
+
+
+def avg_pool1d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "valid") -> Tensor:
+    """The mean of each window: x `[batch, length, channels]`. Arguments and errors as `avg_pool2d`.
+
+    >>> avg_pool1d([[[1.], [3.], [2.], [0.]]], 3, strides=2, padding="same").numpy().ravel().tolist()
+    [2.0, 1.0]
+    """
+    return _avg_pool("avg_pool1d", 1, x, window, strides, padding)
+
+
+def avg_pool2d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "valid") -> Tensor:
+    """The mean of each window: x `[batch, height, width, channels]`. Arguments and errors as `max_pool2d`; elements put
+    around x by padding do not count, neither in the sum nor in the number divided by. Integers give the default float
+    as `mean` does.
+
+    >>> avg_pool2d(np.ones((1, 4, 4, 3)), (2, 4)).shape
+    (1, 2, 1, 3)
+    """
+    return _avg_pool("avg_pool2d", 2, x, window, strides, padding)
+
+
+def avg_pool3d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "valid") -> Tensor:
+    """The mean of each window: x `[batch, depth, height, width, channels]`. Arguments and errors as `avg_pool2d`."""
+    return _avg_pool("avg_pool3d", 3, x, window, strides, padding)
+
+
+__all__ = ["max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"]
