@@ -304,8 +304,10 @@ def _cost(node: Node, placement: Placement) -> int:
 
 
 def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bool:
-    if node.type.size <= 1 or (node.op.kind == "source" and node.op.cost <= 4):  # type: ignore[union-attr]
+    if node.op.kind == "source" and node.op.cost <= 4:
         return False
+    if node.type.size <= 1:  # type: ignore[union-attr]
+        return _repeats_in_kernels(node, wanted, placement)
     places = len({w[:2] for w in wanted})
     # Terms of a reduction that is written out are wanted in many places, but each of them once.
     places = min(places, -(-sum(prod(space) for space, _ in {w[:2] for w in wanted}) // node.type.size))  # type: ignore[union-attr]
@@ -316,11 +318,22 @@ def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bo
     return (places - 1) * cost > REPEAT_LIMIT or (over_rows and cost > BROADCAST_COST)
 
 
+def _repeats_in_kernels(node: Node, wanted: set[Want], placement: Placement) -> bool:
+    """Whether a single number (a learning rate) is better worked out once than in every kernel that needs it; a kernel
+    for it costs about as much as so many operations."""
+    cost = _cost(node, placement)
+    if cost * len(placement.roots) <= REPEAT_LIMIT or all(prod(space) <= 1 for space, _, _ in wanted):
+        return False
+    users = sum(node in placement.folded[r] for r in placement.roots if r in placement.folded)
+    return (users - 1) * cost > REPEAT_LIMIT
+
+
 def _repeated_over_rows(space: tuple[int, ...], coords: Coords, guarded: bool) -> bool:
     """Whether a value varies along the vector dim and is the same along another one (a guard may hold only rarely)."""
-    if guarded or not all(c.affine for c in coords):
+    dims = [c.dims for c in coords]
+    if guarded or None in dims:
         return False
-    used = {a.number for c in coords for a, _ in c.terms}  # type: ignore[union-attr]
+    used = set().union(*dims)  # type: ignore[arg-type]
     return len(space) - 1 in used and len(used) < len(space)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ class Optimizer(Module):
     """
 
     slots: Mapping[str, float] = {}
-    _not_owned = frozenset(("_trained", "_waiting", "_compiled"))
+    _not_owned = frozenset(("_trained", "_undecayed", "_waiting", "_compiled"))
 
     def __init__(
         self,
@@ -93,10 +94,10 @@ class Optimizer(Module):
         self._set_rate(learning_rate)
         self._trained: list[Variable] = []
         self._slots: list[dict[str, Variable]] = []  # next to each of them
-        self._decayed: dict[str, list[Any]] = {"variables": [], "names": []}  # those without weight decay
-        self._warned: set[str] = set()
+        self._undecayed: tuple[list[Variable], list[str]] = [], []  # Variables and names without weight decay
         self._waiting: dict[str, Any] = {}  # values of slots that do not exist yet
-        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
+        # by the ids of the Variables; no dict, since compiled functions watch the dicts that they reach
+        self._compiled: UserDict[tuple[int, ...], Callable[..., Any]] = UserDict()
 
     # -- the learning rate ---------------------------------------------------------------------------------------------
     @property
@@ -205,10 +206,9 @@ class Optimizer(Module):
             trained.append(variable)
         if not gradients:
             raise ValueError(f"{self.name}: no gradients for any Variable of: {', '.join(without) or 'an empty list'}")
-        new = [n for n in without if n not in self._warned]
-        if new:
-            self._warned.update(new)
-            warnings.warn(f"{self.name}: no gradient for {', '.join(new)}; does the loss depend on it?", stacklevel=3)
+        if without:
+            warnings.warn(f"{self.name}: no gradient for {', '.join(without)}; does the loss depend on it?",
+                          stacklevel=3)
         return gradients, trained
 
     def _apply(self, gradients: Sequence[Tensor], trained: Sequence[Variable]) -> None:
@@ -272,12 +272,11 @@ class Optimizer(Module):
         self, var_list: Iterable[Variable] | None = None, var_names: Iterable[str] | None = None
     ) -> None:
         """Leave these Variables, and those whose name has one of these patterns in it, without weight decay."""
-        self._decayed = {"variables": [id(v) for v in var_list or ()], "names": list(var_names or ())}
+        self._undecayed = list(var_list or ()), list(var_names or ())
 
     def _decays(self, variable: Variable) -> bool:
-        if id(variable) in self._decayed["variables"]:
-            return False
-        return not any(re.search(pattern, variable.name) for pattern in self._decayed["names"])
+        variables, names = self._undecayed
+        return not any(v is variable for v in variables) and not any(re.search(n, variable.name) for n in names)
 
     def _average(self, trained: Sequence[Variable], slots: Sequence[Mapping[str, Variable]]) -> None:
         for v, kept in zip(trained, slots):
@@ -356,6 +355,9 @@ class Optimizer(Module):
             else:
                 v.assign(np.full(v.shape, self.slots.get(name.rsplit("/")[-1], 0.0), v.dtype))
         self._waiting = {name: np.array(value) for name, value in state.items() if name not in known}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": UserDict()}  # copies compile their own
 
     def __repr__(self) -> str:
         rate = float(self._rate) if isinstance(self._rate, Variable) else type(self._rate).__name__

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.dtypes import float64
 from tracejit.function import function
 from tracejit.nn import schedules
 from tracejit.nn.module import Module
