@@ -60,7 +60,7 @@ def test_cond_promotes_its_results_and_keeps_plain_values() -> None:
 
     x = tj.asarray(3, "int32")
     out = tj.function(f)(tj.asarray(True), x)
-    assert out[0].dtype == tj.float32 and out[0].item() == 3.0 and out[1].item() == 1 and out[2:] == ("s", None, 3)
+    assert out[0].dtype == tj.float32 and out[0].item() == 3.0 and out[1] == 1 and out[2:] == ("s", None, 3)
     assert tj.function(f)(tj.asarray(False), x)[0].item() == 2.5
 
 
@@ -151,7 +151,8 @@ def test_carry_dtypes_are_promoted_to_a_fixed_point() -> None:
     out = tj.function(lambda x: tj.while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, a + b, b + x), (0, 0, 0)))(
         tj.asarray(0.5)
     )
-    assert [t.dtype.name for t in out] == ["int32", "float32", "float32"] and [t.item() for t in out] == [3, 1.5, 1.5]
+    assert [getattr(t, "dtype", type(t)) for t in out] == [int, tj.float32, tj.float32]
+    assert [float(t) for t in out] == [3, 1.5, 1.5]
 
 
 def test_loop_swaps_its_carries() -> None:
@@ -235,7 +236,7 @@ def test_a_writing_condition_is_refused() -> None:
 
 # -- fori_loop, scan, map ----------------------------------------------------------------------------------------------
 def test_fori_loop_with_known_and_unknown_bounds() -> None:
-    assert alike(lambda x: tj.fori_loop(0, 10, lambda i, s: s + x * i, 0), 2.5).item() == 112.5
+    assert alike(lambda x: tj.fori_loop(0, 10, lambda i, s: s + x * i, 0), 2.5) == 112.5
     assert (
         alike(lambda n, x: tj.fori_loop(0, n, lambda i, s: s + x[i], 0.0), tj.asarray(3), tj.arange(10) * 0.5).item()
         == 1.5

@@ -19,7 +19,7 @@ from tracejit.trace.specialization import Specialization
 from tracejit.trace.tracer import NUMBER_DTYPES
 
 MISS = object()
-PLAIN = ("output", "static", "handle")  # results that need no work
+PLAIN = ("output", "number", "static", "handle")  # results that need no work
 Shortcut = Callable[[tuple[Any, ...], Any], Any]
 
 
@@ -126,6 +126,8 @@ class _Writer:
         for k, r in enumerate(s.results):
             if r.kind == "output":
                 self.lines += [f"t{k} = new(Tensor)", f"t{k}._value = o[{r.at}]"]
+            elif r.kind == "number":
+                self.lines.append(f"t{k} = o[{r.at}].item()")
             elif r.kind == "handle":
                 self.lines.append(f"t{k} = h[{r.at}]")
             else:

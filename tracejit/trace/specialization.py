@@ -34,9 +34,9 @@ IN_PLACE = 1 << 20  # bytes from which writing a Variable into its old memory pa
 
 @dataclass(slots=True)
 class Result:
-    """Where one leaf of the function's result comes from. kind: output (of the graph, at `at`), leaf (argument leaf
-    `at`, given back as it is), handle (hidden input `at`, the Variable itself), array (a copy of `value`), static
-    (`value`)."""
+    """Where one leaf of the function's result comes from. kind: output (of the graph, at `at`), number (the same, as a
+    Python number), leaf (argument leaf `at`, given back as it is), handle (hidden input `at`, the Variable itself),
+    array (a copy of `value`), static (`value`)."""
 
     kind: str
     at: int = -1
@@ -242,6 +242,9 @@ class Specialization:
         for r in self.results:
             if r.kind == "output":
                 found.append(wrap(outputs[r.at]._value))
+            elif r.kind == "number":
+                value = outputs[r.at]._value
+                found.append(value.item() if isinstance(value, np.ndarray) else core.as_number(outputs[r.at]))
             elif r.kind == "leaf":
                 found.append(leaves[r.at])
             elif r.kind == "handle":
@@ -438,8 +441,10 @@ def _results(
             if same:
                 found.append(Result("leaf", same[0]))
                 continue
-            x = core.cast(wrap(trace.node_of(x)), dtypes.default_of(x.dtype.kind))
-        elif (
+            outputs.append(trace.read(x))
+            found.append(Result("number", len(outputs) - 1))
+            continue
+        if (
             isinstance(x, Tensor)
             and type(x) is not Tensor
             and (id(x) in trace.captured or any(x is s for s in stand_ins))
