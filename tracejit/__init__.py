@@ -51,7 +51,9 @@ from tracejit.gradients import (
     value_and_gradients_function,
     vjp,
 )
+from tracejit.nn.model import Model
 from tracejit.nn.module import Layer, Module
+from tracejit.nn.sequential import Sequential
 from tracejit.ops import protocols as _protocols
 from tracejit.ops import subscript as _subscript
 from tracejit.ops.comparison import *
@@ -83,7 +85,7 @@ from tracejit.trace.signature import spec
 from tracejit.variable import Variable
 
 from tracejit import debugging, linalg, nn, random  # isort: skip
-from tracejit.nn import initializers  # isort: skip
+from tracejit.nn import initializers, layers  # isort: skip
 
 newaxis = None
 pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan

@@ -150,7 +150,7 @@ class Module:
 
     def __repr__(self) -> str:
         lines = []
-        for name, child in _children(self):
+        for name, child in children(self):
             lines += [f"  ({name}): " + repr(child).replace("\n", "\n  ")]
         head = f"{type(self).__name__}({self._options()})"
         return head if not lines else "\n".join([head[:-1], *lines, ")"])
@@ -174,7 +174,7 @@ def _entries(x: Any) -> Iterable[tuple[str, Any]]:
     return ()
 
 
-def _children(module: Module) -> list[tuple[str, Module]]:
+def children(module: Module) -> list[tuple[str, Module]]:
     """The modules right below, with the rest of their paths."""
     found: list[tuple[str, Module]] = []
 
@@ -199,7 +199,7 @@ def _modules(root: Module) -> list[tuple[str, Module]]:
         if id(module) not in seen:
             seen.add(id(module))
             found.append((path, module))
-            for name, child in _children(module):
+            for name, child in children(module):
                 visit(f"{path}/{name}" if path else name, child)
 
     visit("", root)
@@ -300,7 +300,8 @@ class Layer(Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.built = cls.build is Layer.build
+        if "build" in vars(cls) and "built" not in vars(cls):
+            cls.built = False
         cls._takes_training = "training" in inspect.signature(cls.call).parameters
 
     @property
@@ -315,6 +316,10 @@ class Layer(Module):
     def call(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """The layer's result."""
         raise NotImplementedError(f"{type(self).__name__} has no method `call`")
+
+    def shapes_for_build(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What `build` gets, from the arguments of the first call: the shape of the first one."""
+        return shapes(args[0])
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the result, None for what is unknown. A layer that does not say it is built when it is called.
@@ -345,12 +350,12 @@ class Layer(Module):
         training = outer if training is None else bool(training)
         try:
             if args:
-                args = _as_inputs(args[0], self.dtype), *args[1:]
+                args = as_inputs(args[0], self.dtype), *args[1:]
                 if not self.built:
-                    self.build_for(_shapes(args[0]))
+                    self.build_for(self.shapes_for_build(args, kwargs))
             if self._takes_training:
                 kwargs["training"] = training
-            call: Callable[..., Any] = self.call if state.trace is None else convert(self.call)
+            call = traceable(self.call)
             if training is outer:
                 return call(*args, **kwargs)
             _calling.training = training
@@ -373,27 +378,32 @@ class Layer(Module):
             self.load_state(values)
 
 
-def _as_inputs(x: Any, dtype: np.dtype) -> Any:
+def traceable(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user's, about to be called by a layer: while tracing, with its control flow rewritten."""
+    return f if state.trace is None else convert(f)  # type: ignore[no-any-return]
+
+
+def as_inputs(x: Any, dtype: np.dtype) -> Any:
     """What a layer is called with, as tensors; floats of another precision are cast."""
     if isinstance(x, (list, tuple)) and any(isinstance(part, (Tensor, np.ndarray, list, tuple, dict)) for part in x):
         if any(isinstance(part, (Tensor, np.ndarray, dict)) for part in x):
-            parts = [_as_inputs(part, dtype) for part in x]
+            parts = [as_inputs(part, dtype) for part in x]
             return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     elif isinstance(x, dict):
-        return {k: _as_inputs(part, dtype) for k, part in x.items()}
+        return {k: as_inputs(part, dtype) for k, part in x.items()}
     elif x is None:
         return None
     t = core.as_tensor(x)
     return core.cast(t, dtype) if t.dtype != dtype and t.dtype.kind == "f" and dtype.kind == "f" else t
 
 
-def _shapes(x: Any) -> Any:
+def shapes(x: Any) -> Any:
     """The shape of a tensor; for several, their shapes in the same container."""
     if isinstance(x, Tensor):
         return x.shape
     if isinstance(x, dict):
-        return {k: _shapes(part) for k, part in x.items()}
-    return [_shapes(part) for part in x] if isinstance(x, (list, tuple)) else None
+        return {k: shapes(part) for k, part in x.items()}
+    return [shapes(part) for part in x] if isinstance(x, (list, tuple)) else None
 
 
 def _blame(error: Exception, layer: Layer, args: tuple[Any, ...]) -> None:
@@ -401,7 +411,7 @@ def _blame(error: Exception, layer: Layer, args: tuple[Any, ...]) -> None:
     if not getattr(error, "_tracejit_layer", False):
         error._tracejit_layer = True  # type: ignore[attr-defined]
         try:
-            given = f", called with shape {_shapes(args[0])}" if args else ""
+            given = f", called with shape {shapes(args[0])}" if args else ""
         except Exception:
             given = ""
         error.add_note(f"in layer {layer.name} ({type(layer).__name__}{given})")
