@@ -300,7 +300,16 @@ def _cost(node: Node, placement: Placement) -> int:
     """Work per element of computing a node with everything folded in: its reads and its arithmetic."""
     folded = placement.folded[node]
     reads = {i for n in folded for i in n.inputs if placement.stored(i)}
-    return len(reads) + sum(len(n.inputs) - 1 if n.op.kind == "movement" else n.op.cost for n in folded)
+    return len(reads) + sum(_work(n) for n in folded)
+
+
+def _work(node: Node) -> int:
+    """Operations for one element of a node alone; a reduction inside a kernel is written out."""
+    if node.op.kind == "movement":
+        return len(node.inputs) - 1
+    if node.op.kind == "reduction":
+        return node.op.cost * 2 * prod(node.inputs[0].shape[a] for a in node.attrs["axis"])
+    return node.op.cost
 
 
 def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bool:

@@ -147,6 +147,17 @@ class Index:
         """Whether every atom is a loop dim."""
         return all(isinstance(a, Dim) for a, _ in self.terms)
 
+    @property
+    def dims(self) -> set[int] | None:
+        """The loop dims it depends on; None if on what only the run knows."""
+        found: set[int] = set()
+        for atom, _ in self.terms:
+            inner = {atom.number} if isinstance(atom, Dim) else None if isinstance(atom, Opaque) else atom.index.dims
+            if inner is None:
+                return None
+            found |= inner
+        return found
+
     def coefficient(self, number: int) -> int:
         """Coefficient of loop dim `number` (affine indices)."""
         return sum(c for a, c in self.terms if isinstance(a, Dim) and a.number == number)

@@ -108,10 +108,16 @@ def group_norm(x: Any, groups: int, scale: Any = None, offset: Any = None, axis:
     channels = t.shape[k]
     if k == 0 or groups < 1 or channels % groups:
         raise ValueError(f"group_norm: {groups} groups do not divide axis {k} of shape {t.shape}")
-    parts = reshaped(t, (*t.shape[:k], groups, channels // groups, *t.shape[k + 1:]))
-    axes = tuple(a for a in range(1, parts.ndim) if a != k)
-    centre, spread = moments(parts, axes, keepdims=True)
-    y = reshaped((parts - centre) / ew.sqrt(spread + epsilon), t.shape)
+    rest = tuple(a for a in range(1, t.ndim) if a != k)
+
+    def of_groups(values: Tensor) -> Tensor:
+        """The mean of `values` over each group, in each of its channels: first within channels, which lie as x does."""
+        by_group = reshaped(mean(values, rest), (t.shape[0], groups, channels // groups))
+        found = core.broadcast_to(mean(by_group, 2, keepdims=True), by_group.shape)
+        return reshaped(found, tuple(n if a in (0, k) else 1 for a, n in enumerate(t.shape)))
+
+    away = t - of_groups(t)
+    y = away / ew.sqrt(of_groups(ew.square(away)) + epsilon)
     return core.cast(_affine("group_norm", y, scale, offset, (k,)), result)
 
 
