@@ -13,6 +13,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from alike import agree, run
 from hypothesis import HealthCheck, given, settings
 
@@ -185,4 +186,11 @@ def check(text: str) -> None:
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(programs())
 def test_random_programs(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_many_random_programs(text: str) -> None:
     check(text)
