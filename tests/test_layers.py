@@ -40,6 +40,9 @@ NO_SIBLINGS = ("trace.passes",)
 # Imports that wait inside a function, and why: {(file, package): reason}. Anything else is imported at the top.
 LAZY: dict[tuple[str, str], str] = {
     ("tracejit/__main__.py", "tracejit"): "the demo needs the optional extra `plot`",
+    ("tracejit/checkpoints.py", "safetensors"): "optional extra `train`",
+    ("tracejit/data/sources.py", "PIL"): "optional extra `train`",
+    ("tracejit/data/sources.py", "pandas"): "optional extra `train`",
     ("tracejit/function.py", "tracejit"): "the compiler and executor load llvmlite; only a called function needs them",
     ("tracejit/ops/special.py", "scipy"): "heavy; only the eager form of special functions needs it",
     ("tracejit/runtime/build.py", "numba"): "heavy; only compiling a kernel needs it",

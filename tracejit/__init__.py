@@ -13,6 +13,7 @@ import numpy as _np
 from tracejit import config
 from tracejit import report as _report
 from tracejit.check import check_grads
+from tracejit.checkpoints import Checkpoint, CheckpointError
 from tracejit.config import eager, num_threads, set_num_threads
 from tracejit.custom import checkpoint, custom_gradient, custom_vjp
 from tracejit.dtypes import bool_ as bool
@@ -85,6 +86,7 @@ from tracejit.trace.signature import spec
 from tracejit.variable import Variable
 
 from tracejit import debugging, linalg, nn, random  # isort: skip
+from tracejit import data  # isort: skip
 from tracejit.nn import initializers, layers  # isort: skip
 
 newaxis = None

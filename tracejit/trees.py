@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import optree
@@ -18,20 +18,25 @@ _ordered = optree.dict_insertion_ordered(True, namespace=NAMESPACE)  # dicts kee
 _ordered.__enter__()  # and for good
 
 
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure of a pytree; None is a leaf."""
-    leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
+    """Leaves and structure of a pytree; None is a leaf, and what `is_leaf` says."""
+    leaves, spec = optree.tree_flatten(tree, is_leaf, none_is_leaf=True, namespace=NAMESPACE)
     fresh = {type(x) for x in leaves if is_record(x)}
     if not fresh:
         return leaves, spec
     for cls in fresh:
         _register(cls)
-    return flatten(tree)
+    return flatten(tree, is_leaf)
 
 
 def unflatten(spec: Any, leaves: Iterable[Any]) -> Any:
     """The pytree of that structure."""
     return optree.tree_unflatten(spec, leaves)
+
+
+def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
+    """The pytree of f's results on the leaves of a tree that has been flattened before."""
+    return optree.tree_map(f, tree, none_is_leaf=True, namespace=NAMESPACE)
 
 
 def leaf_names(spec: Any, root: str) -> list[str]:

@@ -16,7 +16,7 @@ import math
 import operator
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,6 +171,17 @@ class Generator:
             draw = identity(self._draws) if state.active else wrap(self._draws._value)
             core.rebind(self._draws, draw + 1)  # type: ignore[operator]
             return self._key, draw
+
+    def state(self) -> dict[str, int]:
+        """Where the stream is, as plain data."""
+        key, draws = self.__getstate__()
+        return {"key": key, "draws": draws}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Go on where another generator's `state` was: compiled functions that draw from this one do too."""
+        with self._lock:
+            core.rebind(self._key, _key_of(state["key"]))
+            core.rebind(self._draws, core.constant_tensor(_uint64(state["draws"])))
 
     def __getstate__(self) -> tuple[int, int]:
         return int(self._key), int(self._draws)
