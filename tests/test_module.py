@@ -250,3 +250,35 @@ def test_orthogonal_wide_and_tall() -> None:
         q = tj.initializers.Orthogonal(2.0, seed=1)(shape, "float64").numpy()
         product = q @ q.T if shape[0] < shape[1] else q.T @ q
         np.testing.assert_allclose(product, 4 * np.eye(min(shape)), atol=1e-12)
+
+
+def test_freezing_a_layer_is_noticed_by_compiled_code() -> None:
+    m = chain()
+    m(tj.ones((2, 3)))
+
+    @tj.function
+    def gradients(x: tj.Tensor) -> list[tj.Tensor]:
+        with tj.GradientTape() as tape:
+            loss = m(x).sum()
+        return tape.gradient(loss, m.trainable_variables)  # type: ignore[no-any-return]
+
+    assert len(gradients(tj.ones((2, 3)))) == 2
+    m.parts[2].trainable = False
+    assert len(gradients(tj.ones((2, 3)))) == 1
+
+
+def test_a_replaced_activation_is_noticed_by_compiled_code() -> None:
+    layer = tj.layers.Dense(2, activation="relu", kernel_initializer="ones")
+    f = tj.function(lambda x: layer(x))
+    assert f(tj.constant([[1.0]])).tolist() == [[1.0, 1.0]] and f(tj.constant([[1.0]])).tolist() == [[1.0, 1.0]]
+    layer.activation = tj.exp
+    np.testing.assert_allclose(f(tj.constant([[1.0]])).numpy(), np.exp([[1.0, 1.0]]), rtol=1e-6)
+
+
+def test_calling_a_large_model_costs_few_checks() -> None:
+    model = tj.Sequential([tj.layers.Dense(4, activation="relu", input_shape=(4,)) for _ in range(10)])
+    f = tj.function(lambda x: model(x))
+    x = tj.ones((2, 4))
+    f(x)
+    (specialization,) = f._traces.by_key[next(iter(f._traces.by_key))]
+    assert len(specialization.watch._checks) < 60

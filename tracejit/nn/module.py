@@ -23,7 +23,18 @@ from tracejit.nn import initializers
 from tracejit.ops import core
 from tracejit.tensor import Tensor, state
 from tracejit.trace.autograph.convert import call as convert
+from tracejit.trace.reading import aside
 from tracejit.variable import Variable
+
+
+class _Freezing:
+    """How often `trainable` has been set on any module: traced code that asks which Variables are trained depends on
+    this one number, where it would depend on all modules."""
+
+    times = 0
+
+
+_freezing = _Freezing()
 
 
 class Module:
@@ -69,12 +80,12 @@ class Module:
     @property
     def trainable_variables(self) -> list[Variable]:
         """The Variables that training changes: made with `trainable=True`, in modules that are trainable."""
-        return [v for _, v, trainable in _variables(self) if trainable]
+        return [v for _, v, trainable in _variables(self, _freezing.times) if trainable]
 
     @property
     def non_trainable_variables(self) -> list[Variable]:
         """The other Variables: running means, frozen modules."""
-        return [v for _, v, trainable in _variables(self) if not trainable]
+        return [v for _, v, trainable in _variables(self, _freezing.times) if not trainable]
 
     weights = variables
     trainable_weights = trainable_variables
@@ -94,6 +105,7 @@ class Module:
     def trainable(self, value: bool) -> None:
         for _, module in _modules(self):
             module._trainable = bool(value)
+        _freezing.times += 1
 
     # -- state ---------------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, np.ndarray]:
@@ -174,6 +186,7 @@ def _entries(x: Any) -> Iterable[tuple[str, Any]]:
     return ()
 
 
+@aside
 def children(module: Module) -> list[tuple[str, Module]]:
     """The modules right below, with the rest of their paths."""
     found: list[tuple[str, Module]] = []
@@ -190,6 +203,7 @@ def children(module: Module) -> list[tuple[str, Module]]:
     return found
 
 
+@aside
 def _modules(root: Module) -> list[tuple[str, Module]]:
     """`root` and all modules below, with their paths, depth first, each once."""
     found: list[tuple[str, Module]] = []
@@ -206,7 +220,8 @@ def _modules(root: Module) -> list[tuple[str, Module]]:
     return found
 
 
-def _variables(root: Module) -> list[tuple[str, Variable, bool]]:
+@aside
+def _variables(root: Module, _: int = 0) -> list[tuple[str, Variable, bool]]:
     """All Variables below, with their paths, and whether they are trained."""
     found: list[tuple[str, Variable, bool]] = []
     seen: set[int] = set()
@@ -250,7 +265,8 @@ def _snake(name: str) -> str:
 class _Calling(threading.local):
     """What layers called from within a layer take over from it."""
 
-    training: bool = False
+    def __init__(self) -> None:
+        self.training = False
 
 
 _calling = _Calling()
@@ -367,6 +383,7 @@ class Layer(Module):
             _blame(error, self, args)
             raise
 
+    @aside
     def build_for(self, input_shape: Any) -> None:
         """Make the Variables, once, and give them the values that wait for them."""
         if self.built:
@@ -406,6 +423,7 @@ def shapes(x: Any) -> Any:
     return [shapes(part) for part in x] if isinstance(x, (list, tuple)) else None
 
 
+@aside
 def _blame(error: Exception, layer: Layer, args: tuple[Any, ...]) -> None:
     """Note in which layer an error arose: the innermost."""
     if not getattr(error, "_tracejit_layer", False):

@@ -30,6 +30,7 @@ from tracejit.ops.elementwise import cast, clip, maximum, sqrt, square, where
 from tracejit.ops.reduction import sum
 from tracejit.tape import GradientTape
 from tracejit.tensor import Tensor, state
+from tracejit.trace.reading import aside
 from tracejit.variable import Variable
 
 
@@ -174,6 +175,7 @@ class Optimizer(Module):
             raise ValueError(f"{self.name}: {len(grads)} gradients for {len(trained)} Variables")
         self.apply_gradients(zip(grads, trained))
 
+    @aside
     def build(self, variables: Iterable[Variable]) -> None:
         """Make the slots of these Variables. Not needed: the first step does it. Before the first call of a compiled
         step, it saves the second trace."""
@@ -212,8 +214,7 @@ class Optimizer(Module):
         return gradients, trained
 
     def _apply(self, gradients: Sequence[Tensor], trained: Sequence[Variable]) -> None:
-        at = {id(v): k for k, v in enumerate(self._trained)}
-        slots = [self._slots[at[id(v)]] for v in trained]
+        slots = self._slots_of(trained)
         n = self.gradient_accumulation_steps
         if n is None:
             self._update_all(gradients, trained, slots)
@@ -242,7 +243,16 @@ class Optimizer(Module):
         for g, v, kept in zip(self._clipped(gradients), trained, slots):
             if self.weight_decay is not None and self._decays(v):
                 v.assign_sub(v * cast(rate * self.weight_decay, v.dtype))
-            self.update(v, g, *(cast(c, v.dtype) for c in common), **{name: kept[name] for name in self.slots})
+            self.update(v, g, *(cast(c, v.dtype) for c in common), **self._of_rule(kept))
+
+    @aside
+    def _slots_of(self, trained: Sequence[Variable]) -> list[dict[str, Variable]]:
+        at = {id(v): k for k, v in enumerate(self._trained)}
+        return [self._slots[at[id(v)]] for v in trained]
+
+    @aside
+    def _of_rule(self, kept: Mapping[str, Variable]) -> dict[str, Variable]:
+        return {name: kept[name] for name in self.slots}
 
     def common(self, rate: Tensor) -> tuple[Tensor, ...]:
         """What `update` gets after the gradient, worked out once for all Variables, in double precision."""
@@ -274,6 +284,7 @@ class Optimizer(Module):
         """Leave these Variables, and those whose name has one of these patterns in it, without weight decay."""
         self._undecayed = list(var_list or ()), list(var_names or ())
 
+    @aside
     def _decays(self, variable: Variable) -> bool:
         variables, names = self._undecayed
         return not any(v is variable for v in variables) and not any(re.search(n, variable.name) for n in names)

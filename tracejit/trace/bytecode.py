@@ -44,6 +44,7 @@ from tracejit.trace.reading import (
     Value,
     followed,
     operators,
+    packaged,
     python_function,
     union,
 )
@@ -84,6 +85,8 @@ class Analyst:
                 continue
             scope.add(name, self.note(Ref(f"{self.root(cell, 'c')}.cell_contents", value, name, cell, "cell_contents")))
         here = code or self.root(f, "f")
+        if packaged(f.__code__):  # its defaults stay
+            return self._code(f.__code__, self._bound(scope, bound))
         names = f.__code__.co_varnames[: f.__code__.co_argcount]
         for k, default in enumerate(f.__defaults__ or ()):
             name = names[len(names) - len(f.__defaults__ or ()) + k]
@@ -94,9 +97,13 @@ class Analyst:
                 scope.add(
                     name, self.note(Ref(f"{here}.__kwdefaults__[{name!r}]", default, f"{f.__name__}'s default {name}"))
                 )
+        return self._code(f.__code__, self._bound(scope, bound))
+
+    @staticmethod
+    def _bound(scope: Scope, bound: dict[str, Value] | None) -> Scope:
         for name, value in (bound or {}).items():
             scope.add(name, value)
-        return self._code(f.__code__, scope)
+        return scope
 
     def _library(self, f: types.FunctionType, code: str) -> None:
         """A library's function may hold user functions in its closure (a wrapper, a gradient)."""
@@ -203,7 +210,10 @@ class Analyst:
         if isinstance(on_class, property):
             return self._method(on_class.fget, item)
         if isinstance(own, dict) and name in own:
-            return self.note(Ref(code, own[name], label, x, name))
+            ref = Ref(code, own[name], label, x, name)
+            if isinstance(own[name], types.FunctionType):  # also one that is not followed: another may take its place
+                self.reading.plain[code] = ref
+            return self.note(ref)
         if on_class is not _MISSING:
             return self._class_attribute(on_class, item, item, code, label)
         if any("__getattr__" in c.__dict__ for c in type(x).__mro__):
@@ -229,7 +239,7 @@ class Analyst:
             decorated = inner is not found
             if instance is None:
                 return self.note(Ref(f"{code}.python_function" if decorated else code, inner, label))
-            if followed(inner.__code__):  # another method may take its place
+            if followed(inner.__code__) and not packaged(inner.__code__):  # another method may take its place
                 place = f"{code}.python_function" if decorated else f"{code}.__func__"
                 self.reading.plain.setdefault(place, Ref(place, inner, label))
             self._method(inner, instance)
@@ -468,7 +478,10 @@ class _Walk:
             value = scope.globals[name]
             if isinstance(value, types.ModuleType):
                 return (Ref(f"{scope.globals_code}[{name!r}]", value, name),)
-            return self.analyst.note(Ref(f"{scope.globals_code}[{name!r}]", value, name, scope.globals, name))
+            ref = Ref(f"{scope.globals_code}[{name!r}]", value, name, scope.globals, name)
+            if isinstance(value, types.FunctionType) and packaged(self.code) and packaged(value.__code__):
+                return (ref,)
+            return self.analyst.note(ref)
         builtin = _BUILTINS.get(name)
         return (Ref("None", builtin, name),) if builtin is not None else ()
 

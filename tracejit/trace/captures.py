@@ -23,7 +23,7 @@ from tracejit.errors import TracerError
 from tracejit.ir import Node
 from tracejit.tensor import Tensor
 from tracejit.trace.bytecode import analyse
-from tracejit.trace.reading import PLAIN, SEQUENCES, Reading, Ref
+from tracejit.trace.reading import CONTAINERS, PLAIN, SEQUENCES, Reading, Ref
 
 MAX_CONTAINER = 5000  # entries of a container that are compared at each call
 MAX_ARRAY = 1 << 16  # bytes of a NumPy array that are compared at each call
@@ -288,6 +288,20 @@ def members(x: Any) -> list[Any]:
     return sorted(found, key=str) if isinstance(x, set) else found
 
 
+class _Opaque(dict[type, bool]):
+    """By type: whether a snapshot shows nothing of an object but that."""
+
+    def __missing__(self, cls: type) -> bool:
+        if len(self) > 1000:
+            self.clear()
+        shown = (*CONTAINERS, type(None), int, float, complex, str, bytes)
+        self[cls] = found = not issubclass(cls, shown)
+        return found
+
+
+_OPAQUE = _Opaque()
+
+
 def snapshot(x: Any) -> Any:
     """A container as something comparable: numbers and strings by value and type, arrays and objects by type only
     (their contents are watched, or read, one by one). MISSING if it is too large."""
@@ -299,6 +313,11 @@ def snapshot(x: Any) -> Any:
         if count > MAX_CONTAINER:
             raise OverflowError
         cls = x.__class__
+        if cls is list or cls is dict:  # of tensors and other objects, mostly
+            types = tuple(map(type, x if cls is list else x.values()))
+            if all(map(_OPAQUE.__getitem__, types)) and (cls is list or set(map(type, x)) <= {str}):
+                count += len(types)
+                return (cls, types) if cls is list else (cls, types, tuple(x))
         if isinstance(x, SEQUENCES):
             return cls, tuple([take(e) for e in x])
         if cls is set or cls is frozenset:

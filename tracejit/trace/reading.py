@@ -12,9 +12,11 @@ import types
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+F = TypeVar("F")
 
 MAX_REFS = 256  # objects one value may be
 
@@ -135,8 +137,25 @@ class Reading:
     blind: dict[str, str] = field(default_factory=dict)  # what could not be followed, and why
 
 
+_ASIDE: set[types.CodeType] = set()
+
+
+def aside(f: F) -> F:
+    """Mark a function of this package that does no work on values: it makes Variables, or names things in errors. What
+    it reads and writes is not watched."""
+    _ASIDE.add(f.__code__)  # type: ignore[attr-defined]
+    return f
+
+
+def packaged(code: types.CodeType) -> bool:
+    """Whether code is this package's own: nobody replaces it, so that it is not compared at each call."""
+    return code.co_filename.startswith(_PACKAGE)
+
+
 def followed(code: types.CodeType) -> bool:
     """Whether code is the user's, or built with this package, rather than a library's."""
+    if code in _ASIDE:
+        return False
     name = code.co_filename
     if name.startswith(_PACKAGE):
         return not name[len(_PACKAGE) :].startswith(_OURS)
