@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tracejit.dtypes import float64
-from tracejit.function import function
+from tracejit.function import Function
 from tracejit.nn.module import Module
 from tracejit.nn.schedules import LearningRateSchedule
 from tracejit.ops import core
@@ -164,7 +164,7 @@ class Optimizer(Module):
             key = tuple(map(id, trained))
             compiled = self._compiled.get(key)
             if compiled is None:
-                compiled = self._compiled[key] = function(_bound(self._apply, trained))
+                compiled = self._compiled[key] = Function(_bound(self._apply, trained))
             compiled(*gradients)
         return self.iterations
 
