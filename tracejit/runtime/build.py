@@ -64,13 +64,14 @@ def stats() -> Stats:
         return replace(_stats)
 
 
-def native_module(key: str, emit: Callable[[ir.Module], None], names: Sequence[str]) -> dict[str, int]:
+def native_module(key: str, emit: Callable[[ir.Module], None], names: Sequence[str],
+                  sources: Sequence[str] = ()) -> dict[str, int]:
     """Addresses of the functions `names` of the module that `emit` fills in.
 
-    `key` names the module; it and the source file of `emit` must determine the code. Symbols that the process knows
-    (libc) may be declared and called.
+    `key` names the module; it, the source file of `emit` and other `sources` must determine the code. Symbols that the
+    process knows (libc) may be declared and called.
     """
-    digest = _key("module", key, _source(emit.__code__.co_filename))
+    digest = _key("module", key, *map(_source, (emit.__code__.co_filename, *sources)))
     wanted = {name: f"{name}.{digest}" for name in names}
     with _lock:
         if all(n in _addresses for n in wanted.values()):

@@ -89,17 +89,24 @@ class Tiles:
 
 
 @cache
-def tiles(dtype: np.dtype) -> Tiles:
-    """Code for products of `dtype`; compiled at the first call, or loaded."""
+def tile_shape() -> tuple[int, int, int]:
+    """On this machine: bytes of a vector, and of a tile the rows and the vectors in a row."""
     llvm.initialize_native_target()
     width = vector_bytes(llvm.get_host_cpu_features().flatten())
     many = width == 64 or not llvm.get_process_triple().startswith(("x86_64", "i"))  # 32 registers, else 16
-    writer = _Writer(dtype, width, 12 if many else 6, 2)
+    return width, 12 if many else 6, 2
+
+
+@cache
+def tiles(dtype: np.dtype) -> Tiles:
+    """Code for products of `dtype`; compiled at the first call, or loaded."""
+    width, rows, vectors = tile_shape()
+    writer = Writer(dtype, width, rows, vectors)
     found = native_module(f"gemm {dtype.name} {width} {writer.rows}", writer.emit, ("gemm", "pack"))
     return Tiles(writer.lanes, writer.rows, writer.vectors, found["gemm"], found["pack"])
 
 
-class _Writer:
+class Writer:
     """Writes the code for one dtype."""
 
     def __init__(self, dtype: np.dtype, width: int, rows: int, vectors: int) -> None:
@@ -120,52 +127,52 @@ class _Writer:
 
     # ---- vectors
 
-    def _intrinsic(self, f: Code, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
+    def intrinsic(self, f: Code, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in args]), name)
         return f.builder.call(function, args)
 
-    def _splat(self, f: Code, value: ir.Value, kind: ir.Type) -> ir.Value:
+    def splat(self, f: Code, value: ir.Value, kind: ir.Type) -> ir.Value:
         first = f.builder.insert_element(ir.Constant(ir.VectorType(kind, self.lanes), ir.Undefined), value, I32(0))
         return f.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
 
-    def _lanes_below(self, f: Code, left: Value) -> ir.Value:
+    def lanes_below(self, f: Code, left: Value) -> ir.Value:
         """A mask of the first `left` lanes (none, if negative)."""
         count = f.builder.trunc(f.smaller(left, self.lanes).value, I32)
         iota = ir.Constant(ir.VectorType(I32, self.lanes), list(range(self.lanes)))
-        return f.builder.icmp_signed("<", iota, self._splat(f, count, I32))
+        return f.builder.icmp_signed("<", iota, self.splat(f, count, I32))
 
-    def _load(self, f: Code, at: Value, mask: ir.Value | None = None) -> ir.Value:
+    def load(self, f: Code, at: Value, mask: ir.Value | None = None) -> ir.Value:
         where = f.builder.inttoptr(at.value, PTR)
         if mask is None:
             return f.builder.load(where, typ=self.vector, align=self.size)
         args = [where, I32(self.size), mask, self.zero]
-        return self._intrinsic(f, f"llvm.masked.load.{self.suffix}.p0", self.vector, args)
+        return self.intrinsic(f, f"llvm.masked.load.{self.suffix}.p0", self.vector, args)
 
-    def _store(self, f: Code, value: ir.Value, at: Value, mask: ir.Value | None = None) -> None:
+    def store(self, f: Code, value: ir.Value, at: Value, mask: ir.Value | None = None) -> None:
         where = f.builder.inttoptr(at.value, PTR)
         if mask is None:
             f.builder.store(value, where, align=self.size)
         else:
-            self._intrinsic(f, f"llvm.masked.store.{self.suffix}.p0", VOID, [value, where, I32(self.size), mask])
+            self.intrinsic(f, f"llvm.masked.store.{self.suffix}.p0", VOID, [value, where, I32(self.size), mask])
 
-    def _multiply_add(self, f: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    def multiply_add(self, f: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         if not self.floats:
             return f.builder.add(f.builder.mul(x, y), z)
-        return self._intrinsic(f, f"llvm.fma.{self.suffix}", self.vector, [x, y, z])
+        return self.intrinsic(f, f"llvm.fma.{self.suffix}", self.vector, [x, y, z])
 
-    def _add(self, f: Code, x: ir.Value, y: ir.Value) -> ir.Value:
+    def add(self, f: Code, x: ir.Value, y: ir.Value) -> ir.Value:
         return f.builder.fadd(x, y) if self.floats else f.builder.add(x, y)
 
     # ---- a tile
 
-    def _tile(self, rows: int, vectors: int, masked: bool) -> Code:
+    def tile(self, rows: int, vectors: int, masked: bool) -> Code:
         """c[rows, vectors] = or += a[rows, k] @ b[k, vectors]; only the first `left` lanes if masked."""
         f = Code(self.module, f"tile{rows}x{vectors}{'m' * masked}", 10)
         f.function.attributes.add("noinline")
         a, a_row, a_column, b, b_row, c, c_row, k, more, left = f.args
-        mask = self._lanes_below(f, left) if masked else None
+        mask = self.lanes_below(f, left) if masked else None
         offsets = [a_row * i for i in range(rows)]
         builder, start = f.builder, f.builder.block
         body, done = f.function.append_basic_block(), f.function.append_basic_block()
@@ -175,12 +182,12 @@ class _Writer:
         step, a_phi, b_phi = (builder.phi(I64) for _ in range(3))
         sums = [builder.phi(self.vector) for _ in range(rows * vectors)]
         a_at, b_at = Value(f, a_phi), Value(f, b_phi)
-        strip = [self._load(f, b_at + v * self.lanes * self.size, mask) for v in range(vectors)]
+        strip = [self.load(f, b_at + v * self.lanes * self.size, mask) for v in range(vectors)]
         new = []
         for i in range(rows):
             where = builder.inttoptr((a_at + offsets[i]).value, PTR)
-            one = self._splat(f, builder.load(where, typ=self.element, align=self.size), self.element)
-            new += [self._multiply_add(f, one, strip[v], sums[i * vectors + v]) for v in range(vectors)]
+            one = self.splat(f, builder.load(where, typ=self.element, align=self.size), self.element)
+            new += [self.multiply_add(f, one, strip[v], sums[i * vectors + v]) for v in range(vectors)]
         following = [Value(f, step) + 1, a_at + a_column, b_at + b_row]
         for phi, first, later in zip((step, a_phi, b_phi), (I64(0), a.value, b.value), following, strict=True):
             phi.add_incoming(first, start)
@@ -203,16 +210,16 @@ class _Writer:
 
         with f.when(more == 0):
             for value, at in places():
-                self._store(f, value, at, mask)
+                self.store(f, value, at, mask)
             f.ret()
         for value, at in places():
-            self._store(f, self._add(f, self._load(f, at, mask), value), at, mask)
+            self.store(f, self.add(f, self.load(f, at, mask), value), at, mask)
         f.ret()
         return f
 
     # ---- items
 
-    def _matrix(self, f: Code, slots: Value, number: Value, dims: int, operands: int) -> list[Value]:
+    def matrix(self, f: Code, slots: Value, number: Value, dims: int, operands: int) -> list[Value]:
         """Byte offsets of the operands for one matrix of a batch."""
         rest = Variable(f, number)
         moves = [Variable(f, 0) for _ in range(operands)]
@@ -228,8 +235,8 @@ class _Writer:
 
     def _emit_gemm(self) -> None:
         heights = [h for h in (self.rows, 4, 1) if h <= self.rows]
-        wide = {h: self._tile(h, self.vectors, False) for h in heights}
-        narrow = {h: self._tile(h, 1, True) for h in heights}
+        wide = {h: self.tile(h, self.vectors, False) for h in heights}
+        narrow = {h: self.tile(h, 1, True) for h in heights}
         f = Code(self.module, "gemm", 3, local=False)
         slots, begin, end = f.args
         m, n, k, a_row, a_column, b_strip, b_row, c_row = (
@@ -243,14 +250,14 @@ class _Writer:
             top = item // parts % panels * panel
             rows = f.smaller(panel, m - top)
             a, b, c = (f.load(slots, w) + move for w, move in
-                       zip((Word.A, Word.B, Word.C), self._matrix(f, slots, item // parts // panels, Word.BATCH, 3),
+                       zip((Word.A, Word.B, Word.C), self.matrix(f, slots, item // parts // panels, Word.BATCH, 3),
                            strict=True))
             a, c = a + top * a_row, c + top * c_row
             done = Variable(f, 0)
             with f.forever() as walks:  # at least one, so that an empty k gives zeros
                 p = done.get()
                 length = f.smaller(depth, k - p)
-                with _Steps(f, left_edge, right_edge, columns) as j:
+                with Steps(f, left_edge, right_edge, columns) as j:
                     strip, target = b + j // columns * b_strip + p * b_row, c + j * size
 
                     def tile(code: Code, i: Value, column_at: Value, left: Value) -> None:
@@ -266,7 +273,7 @@ class _Writer:
                             with f.when(right_edge - j >= columns):
                                 tile(wide[height], i.get(), Value(f, I64(0)), right_edge - j)
                             with f.when(right_edge - j < columns):
-                                with _Steps(f, 0, right_edge - j, self.lanes) as v:
+                                with Steps(f, 0, right_edge - j, self.lanes) as v:
                                     tile(narrow[height], i.get(), v, right_edge - j - v)
                             i.set(i.get() + height)
                 done.set(p + length)
@@ -283,31 +290,31 @@ class _Writer:
             f.load(slots, w) for w in (PackWord.N, PackWord.K, PackWord.B_ROW, PackWord.B_COLUMN, PackWord.STRIP,
                                        PackWord.COUNT, PackWord.TRANSPOSED))
         with f.count(begin, end) as item:
-            (move,) = self._matrix(f, slots, item // count, PackWord.BATCH, 1)
+            (move,) = self.matrix(f, slots, item // count, PackWord.BATCH, 1)
             first = item % count * columns
             source = f.load(slots, PackWord.B) + move + first * b_column
             target = f.load(slots, PackWord.STRIPS) + item * strip
             left = n - first
             with f.when(transposed == 0):
-                masks = [self._lanes_below(f, left - v * lanes) for v in range(self.vectors)]
+                masks = [self.lanes_below(f, left - v * lanes) for v in range(self.vectors)]
                 with f.count(0, k) as p:
                     for v, mask in enumerate(masks):
                         shift = v * lanes * size
-                        value = self._load(f, source + p * b_row + shift, mask)
-                        self._store(f, value, target + p * (columns * size) + shift)
+                        value = self.load(f, source + p * b_row + shift, mask)
+                        self.store(f, value, target + p * (columns * size) + shift)
             with f.when(transposed != 0):
-                with _Steps(f, 0, k, lanes) as p:
-                    deep = self._lanes_below(f, k - p)
-                    with _Steps(f, 0, columns, lanes) as edge:
+                with Steps(f, 0, k, lanes) as p:
+                    deep = self.lanes_below(f, k - p)
+                    with Steps(f, 0, columns, lanes) as edge:
                         square = []
                         for lane in range(lanes):
                             mask = f.builder.select((edge + lane < left).value, deep, none)
-                            square.append(self._load(f, source + b_column * (edge + lane) + p * size, mask))
-                        for lane, value in enumerate(self._turned(f, square)):
-                            self._store(f, value, target + (p + lane) * (columns * size) + edge * size)
+                            square.append(self.load(f, source + b_column * (edge + lane) + p * size, mask))
+                        for lane, value in enumerate(self.turned(f, square)):
+                            self.store(f, value, target + (p + lane) * (columns * size) + edge * size)
         f.ret()
 
-    def _turned(self, f: Code, rows: list[ir.Value]) -> list[ir.Value]:
+    def turned(self, f: Code, rows: list[ir.Value]) -> list[ir.Value]:
         """The transpose of a square of vectors: interleave the halves as often as they can be halved."""
         n = self.lanes
         mixes = [ir.Constant(ir.VectorType(I32, n), [h * n // 2 + j // 2 + j % 2 * n for j in range(n)])
@@ -318,7 +325,7 @@ class _Writer:
         return rows
 
 
-class _Steps:
+class Steps:
     """`for i in range(begin, end, step)`."""
 
     def __init__(self, f: Code, begin: Number, end: Number, step: Number) -> None:
