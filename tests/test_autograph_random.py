@@ -78,7 +78,8 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
         return [
             draw(
                 st.sampled_from(
-                    [f"x = x * 0.5 + tj.sin(x) * {name}", f"x = x + {name} if {draw(conditions())} else x * x * 0.1"]
+                    # slopes below 1: differences in rounding must not grow
+                    [f"x = x * 0.5 + tj.sin(x) * 0.4 + {name}", f"x = x + {name} if {draw(conditions())} else x * 0.3"]
                 )
             )
         ]

@@ -117,16 +117,16 @@ def _extreme_jvp(tangents: tuple[Tensor], y: Tensor, x: Tensor, *, axis: Axes) -
     return sum(ew.where(ties, tangents[0], 0), axis=axis) / count  # type: ignore[operator]
 
 
-def _lowest(d: np.dtype) -> Any:
+def lowest(d: np.dtype) -> Any:
     return False if d.kind == "b" else float("-inf") if d.kind == "f" else int(np.iinfo(d).min)
 
 
-def _highest(d: np.dtype) -> Any:
+def highest(d: np.dtype) -> Any:
     return True if d.kind == "b" else float("inf") if d.kind == "f" else int(np.iinfo(d).max)
 
 
 max = reduction("max", dtype=real_ordered, eager=lambda x, *, axis: np.max(x, axis=axis), reduce=Reduction("max"),
-                vjp=_extreme_vjp, jvp=_extreme_jvp, nonempty=True, identity=_lowest, combine=ew.maximum,
+                vjp=_extreme_vjp, jvp=_extreme_jvp, nonempty=True, identity=lowest, combine=ew.maximum,
                 domain=(-2, 2), numpy=(np.max, np.amax, (np.maximum, "reduce")),
                 doc="""Largest element over `axis` (None: all; an int or a tuple); nan if any is.
 
@@ -136,7 +136,7 @@ max = reduction("max", dtype=real_ordered, eager=lambda x, *, axis: np.max(x, ax
     [5, 4]
     """)
 min = reduction("min", dtype=real_ordered, eager=lambda x, *, axis: np.min(x, axis=axis), reduce=Reduction("min"),
-                vjp=_extreme_vjp, jvp=_extreme_jvp, nonempty=True, identity=_highest, combine=ew.minimum,
+                vjp=_extreme_vjp, jvp=_extreme_jvp, nonempty=True, identity=highest, combine=ew.minimum,
                 domain=(-2, 2), numpy=(np.min, np.amin, (np.minimum, "reduce")),
                 doc="""Smallest element over `axis` (None: all; an int or a tuple); nan if any is.
 

@@ -5,11 +5,13 @@ In: a tensor and an index. Out: a new tensor; an assignment rebinds the handle (
 When nothing records, NumPy does it. Otherwise `understand` takes the index apart into a window (ints and slices), a
 reshape (dropped and new dims) and a gather along the dims that arrays index; writes go the same way back.
 Which elements a boolean mask selects must be known for a read, since the shape of the result depends on it; a write
-through a mask known only at run time is a `where`.
+through a mask known only at run time is a `where`, and what it reads can do little else than be written back
+(`selected.py`).
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +27,12 @@ from tracejit.ops import elementwise as ew
 from tracejit.ops.core import as_tensor, broadcast_shape, cast, constant_tensor, full, rebind
 from tracejit.ops.indexing import MODES, check_indices, out_of_bounds, pick, put
 from tracejit.ops.movement import embed, permuted, reshaped, window
+from tracejit.ops.selected import Selected
 from tracejit.quiet import quietly
 from tracejit.tensor import Tensor, owned, state, wrap
 
 Shape = tuple[int, ...]
+IN_PLACE = 1024  # elements from which a loop's carry is worth writing in place
 
 
 @dataclass(slots=True)
@@ -36,7 +40,8 @@ class Selection:
     """What an index means for one shape.
 
     A window of the tensor in `shape` (ints dropped, new dims put in); then, if `arrays`, a gather of them along `axes`
-    of that, whose dims end up at `place` of the result. `mask` is a boolean tensor known only at run time, over the
+    of that, whose dims end up at `place` of the result. Beside arrays ints are arrays too, so that axes keep their
+    numbers. `mask` is a boolean tensor known only at run time, over the
     dims from `mask_axis` on.
     """
 
@@ -99,9 +104,10 @@ def _is_mask(item: Any) -> bool:
     return isinstance(item, (np.ndarray, Tensor)) and item.dtype.kind == "b"
 
 
-def understand(index: Any, shape: Shape, writing: bool = False) -> Selection:
-    """The meaning of `index` for a tensor of `shape`; IndexError as NumPy."""
+def understand(index: Any, shape: Shape, writing: bool = False, gathered: bool = False) -> Selection:
+    """The meaning of `index` for a tensor of `shape`; IndexError as NumPy. gathered: take ints as index arrays."""
     items = [_item(i) for i in (index if isinstance(index, tuple) else (index,))]
+    gathered = gathered or any(isinstance(i, (np.ndarray, Tensor)) and not _is_mask(i) for i in items)
     used = sum(i.ndim if _is_mask(i) else i is not None and i is not Ellipsis for i in items)
     if used > len(shape):
         raise IndexError(f"too many indices: the tensor has {len(shape)} dims (shape {shape}), but {used} are indexed")
@@ -135,7 +141,12 @@ def understand(index: Any, shape: Shape, writing: bool = False) -> Selection:
                 n = shape[axis]
                 if not -n <= item < n:
                     raise out_of_bounds(item, axis, n)
-                _window(found, item % n, 1, 1)
+                if gathered:
+                    _array(found, np.array(item % n))
+                    found.shape.append(n)
+                    _window(found, 0, n, 1)
+                else:
+                    _window(found, item % n, 1, 1)
                 axis += 1
             elif _is_mask(item):
                 axis = _take_mask(found, item, shape, axis, writing)
@@ -193,8 +204,8 @@ def _take_mask(found: Selection, mask: Tensor | np.ndarray, shape: Shape, axis: 
         if shape[axis + k] != n:
             raise IndexError(f"boolean index did not match: axis {axis + k} has size {shape[axis + k]}, the mask {n}")
     if isinstance(mask, Tensor):
-        if not writing or found.mask is not None:
-            raise _unknown_mask("" if not writing else "next to another")
+        if found.mask is not None:
+            raise _unknown_mask("next to another")
         found.mask, found.mask_axis = mask, len(found.shape)
     elif mask.ndim == 0:  # indexes a new dim of extent 1, with one element or none
         _array(found, np.zeros(int(mask), np.int64))
@@ -240,6 +251,10 @@ def get(t: Tensor, index: Any) -> Tensor:
     t = as_tensor(t)
     selection = understand(index, t.shape)
     out = _region(t, selection)
+    if selection.mask is not None:
+        if selection.mask_axis or selection.shape != list(t.shape):
+            raise _unknown_mask("")
+        return Selected(out, selection.mask)  # type: ignore[return-value]
     if not selection.arrays:
         return out
     indices = selection.indices()
@@ -277,6 +292,8 @@ _ELEMENTWISE = {"add": lambda x, v: x + v, "mul": lambda x, v: x * v,
 
 def written(t: Tensor, index: Any, value: Any, mode: str) -> Tensor:
     """t with `value` put at `index`; `mode` as in scatter."""
+    if isinstance(value, Selected):
+        return _written_back(t, index, value, mode)
     value = _fits(t, value, mode)
     if not state.active:
         out = np.array(t._value, order="C")
@@ -284,6 +301,8 @@ def written(t: Tensor, index: Any, value: Any, mode: str) -> Tensor:
         return wrap(out)
     t = as_tensor(t)
     selection = understand(index, t.shape, writing=True)
+    if not selection.arrays and selection.mask is None and _in_place_pays(t, selection):
+        selection = understand(index, t.shape, writing=True, gathered=True)
     region = _region(t, selection)
     if selection.mask is not None:
         new = _write_masked(region, selection, value, mode)
@@ -296,6 +315,28 @@ def written(t: Tensor, index: Any, value: Any, mode: str) -> Tensor:
         new = _broadcast_value(value, region.shape, t.dtype)
         new = new if mode == "set" else _ELEMENTWISE[mode](region, new)
     return _put_back(t, new, selection)
+
+
+def _in_place_pays(t: Tensor, selection: Selection) -> bool:
+    """Whether writing a few elements costs less than going over all: in the body of a loop, whose carry has one place
+    in memory. A window of whole dims and single entries can be written so."""
+    nested = state.trace is not None and state.trace.outer is not None  # type: ignore[attr-defined]
+    if not nested or is_symbolic((*t.shape, *selection.sizes)):
+        return False
+    few = t.size >= IN_PLACE and 16 * math.prod(selection.sizes) <= t.size
+    return few and all(n in (1, m) for n, m in zip(selection.sizes, t.shape))
+
+
+def _written_back(t: Tensor, index: Any, value: Selected, mode: str) -> Tensor:
+    """What a mask selected, changed, put back through the same mask."""
+    t = as_tensor(t)
+    selection = understand(index, t.shape, writing=True)
+    if selection.mask is None or selection.shape != list(t.shape) or selection.mask_axis:
+        raise value.error()
+    whole = _fits(t, value.on(selection.mask, t.shape), mode)
+    new = whole if mode == "set" else _ELEMENTWISE[mode](t, whole)
+    aligned = reshaped(selection.mask, selection.mask.shape + (1,) * (t.ndim - selection.mask.ndim))
+    return ew.where(core.broadcast_to(aligned, t.shape), new, t)
 
 
 def _put_back(t: Tensor, new: Tensor, selection: Selection) -> Tensor:

@@ -21,6 +21,7 @@ from tracejit.dims import Dim
 from tracejit.errors import TracerError
 from tracejit.ir import Graph, Node, Type, has_effects
 from tracejit.ops import core
+from tracejit.ops.selected import Selected
 from tracejit.tensor import Number, Tensor, recording, wrap
 from tracejit.trace.autograph.values import Undefined
 from tracejit.trace.calls import CompiledGraph
@@ -457,7 +458,7 @@ def _results(
             found.append(Result("output", len(outputs) - 1))
         elif isinstance(x, np.ndarray):
             found.append(Result("array", value=x.copy()))
-        elif type(x) is Undefined:
+        elif type(x) is Undefined or type(x) is Selected:
             raise x.error()
         else:
             found.append(Result("static", value=x))
