@@ -27,11 +27,9 @@ from tracejit.nn.decisions import (
 from tracejit.nn.metric import Mean, MeanMetricWrapper, Metric, Sum
 from tracejit.nn.weighting import alike, floats, targets_and_predictions
 from tracejit.ops import core
-from tracejit.ops.comparison import equal
 from tracejit.ops.elementwise import cast, sqrt, square
 from tracejit.ops.movement import iota, reshaped
 from tracejit.ops.reduction import argmax, sum
-from tracejit.ops.statistics import mean
 from tracejit.tensor import Tensor
 
 __all__ = [
@@ -130,9 +128,9 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
 
 # -- how often right ---------------------------------------------------------------------------------------------------
 def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
-    """The part of y_true, along the last axis, that equals y_pred > threshold."""
+    """1 where y_true equals y_pred > threshold, else 0."""
     true, pred = alike(floats(y_true), floats(y_pred))
-    return mean(equal(true, cast(pred > threshold, true.dtype)), axis=-1)
+    return _ones(true == cast(pred > threshold, true.dtype))
 
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:

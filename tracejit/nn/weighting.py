@@ -60,8 +60,9 @@ def aligned(values: Tensor, weight: Any) -> Tensor:
     except ValueError:
         fits = False
     if not fits:
+        hint = "; give targets and predictions of one dim a last one of size 1" if not values.shape else ""
         raise ValueError(f"sample_weight of shape {core.as_tensor(weight).shape} does not fit values of shape "
-                         f"{values.shape}")
+                         f"{values.shape}{hint}")
     return w
 
 
