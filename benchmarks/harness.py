@@ -1,6 +1,9 @@
-"""Timing and tables: one process per library, interleaved rounds, median ratios.
+"""Timing and tables: one process per library and number of threads, interleaved rounds, median ratios.
 
 In: workloads and peers. Out: `Row`s, printed by `table`.
+
+Beside the libraries a process of its own does as many bytes and operations as a workload cannot avoid
+(`roofline.py`), in the same rounds: the share of that limit which tracejit reaches is in the table, too.
 """
 
 from __future__ import annotations
@@ -10,10 +13,10 @@ import multiprocessing
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,11 +24,14 @@ from benchmarks.kernels import KERNELS
 from benchmarks.loops import LOOPS
 from benchmarks.matrix import MATRIX
 from benchmarks.peers import PEERS, limit_threads
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.roofline import Limits, Work, work_of_plan
+from benchmarks.workloads import WORKLOADS, Target, Workload
 
 ALL = WORKLOADS | KERNELS | LOOPS | MATRIX
-SAMPLE = 0.06  # seconds a library runs in one round
-OURS = "tracejit"
+SAMPLE = 0.04  # seconds a library runs in one round
+SLOW = 4.0  # a library so many times slower than the best other one is timed in the first rounds only
+FIRST_ROUNDS = 3
+OURS, LIMIT = "tracejit", "limit"
 
 
 @dataclass
@@ -34,8 +40,10 @@ class Row:
 
     name: str
     unit: str
+    target: Target | None = None
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    limits: list[tuple[float, str]] = field(default_factory=list)  # of each round: seconds, and of what
 
     def median(self, peer: str) -> float:
         return statistics.median(self.seconds[peer])
@@ -46,14 +54,99 @@ class Row:
         return min(others, key=self.median, default=None)
 
     @property
-    def speed(self) -> float | None:
-        """How many times as fast as the best other library: the median over the rounds."""
+    def speeds(self) -> list[float]:
+        """How many times as fast as the best other library, in each round."""
         if OURS not in self.seconds or (best := self.best_peer) is None:
+            return []
+        return [b / o for b, o in zip(self.seconds[best], self.seconds[OURS])]
+
+    @property
+    def speed(self) -> float | None:
+        return statistics.median(self.speeds) if self.speeds else None
+
+    @property
+    def share(self) -> tuple[float, str] | None:
+        """How much of the limit tracejit reaches, and which limit: the median over the rounds."""
+        if not self.limits or OURS not in self.seconds:
             return None
-        return statistics.median(b / o for b, o in zip(self.seconds[best], self.seconds[OURS]))
+        found = [seconds / ours for (seconds, _), ours in zip(self.limits, self.seconds[OURS])]
+        kinds = [kind for _, kind in self.limits]
+        return statistics.median(found), max(set(kinds), key=kinds.count)
+
+    @property
+    def meets_target(self) -> bool | None:
+        """Whether the target is met; None where there is none, or nothing to compare with."""
+        if self.target is None or OURS not in self.seconds:
+            return None
+        if self.target.seconds is not None:
+            return self.median(OURS) <= self.target.seconds
+        return None if self.speed is None else self.speed >= self.target.speed
 
 
-# ---- inside a library's process ----------------------------------------------------------------------------------
+# ---- inside the processes ----------------------------------------------------------------------------------------
+
+
+class Server(Protocol):
+    """What a process does for the parent."""
+
+    version: str
+
+    def set_up(self, order: Any) -> Any: ...
+    def time(self) -> Any: ...
+    def drop(self) -> None: ...
+
+
+class LibraryServer:
+    """A library: sets up a workload by name and gives its result, then gives seconds for one call."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.peer = PEERS[name](threads)
+        self.version = self.peer.version
+        self.call: Any = None
+
+    def set_up(self, order: str) -> tuple[Any, Any]:
+        workload = ALL[order]
+        inputs = workload.inputs(np.random.default_rng(0))
+        self.call = workload.build(self.peer, inputs)
+        result = self.peer.get(self.peer.wait(self.call()))
+        return result, self.operations(workload.turns(inputs)) if self.peer.name == OURS else None
+
+    def operations(self, turns: float | None) -> Any:
+        """The operations of the program that ran, where it is known."""
+        function = getattr(self.call, "func", None)
+        if not hasattr(function, "specializations") or not (kept := function.specializations()):
+            return None
+        return work_of_plan(kept[-1].built.plan, turns)
+
+    def time(self) -> float:
+        return sample(self.call, self.peer.wait)
+
+    def drop(self) -> None:
+        self.call = None
+        gc.collect()
+
+
+class LimitServer:
+    """No library: does as many bytes and operations as a `Work` says."""
+
+    version = ""
+
+    def __init__(self, threads: int) -> None:
+        self.limits = Limits(threads)
+        self.measure: Callable[[], tuple[float, str]] | None = None
+
+    def set_up(self, order: Work | str) -> Any:
+        if isinstance(order, str):
+            return self.limits.describe()
+        self.measure = self.limits.prepare(order)
+
+    def time(self) -> tuple[float, str]:
+        assert self.measure is not None
+        return self.measure()
+
+    def drop(self) -> None:
+        self.measure = None
+        gc.collect()
 
 
 def sample(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
@@ -62,6 +155,8 @@ def sample(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
     start = time.perf_counter()
     wait(call())
     once = max(1e-7, time.perf_counter() - start)
+    if once > SAMPLE:
+        return once
     batch = max(1, int(5e-4 / once))  # short calls are timed in batches
     samples: list[float] = []
     end = time.perf_counter() + SAMPLE
@@ -73,29 +168,18 @@ def sample(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
     return statistics.median(samples)
 
 
-def serve(connection: Connection, peer_name: str, threads: int) -> None:
-    """Answer the parent's orders: set up a workload (sends its result), time it (sends seconds), drop it."""
+def serve(connection: Connection, name: str, threads: int) -> None:
+    """Answer the parent's orders until it says stop."""
     limit_threads(threads)
     try:
-        peer = PEERS[peer_name](threads)
+        server: Server = LimitServer(threads) if name == LIMIT else LibraryServer(name, threads)
     except Exception as error:
         connection.send(("failed", f"{type(error).__name__}: {error}"))
         return
-    connection.send(("ready", peer.version))
-    call: Callable[[], Any] | None = None
+    connection.send(("ready", server.version))
     while (order := connection.recv())[0] != "stop":
         try:
-            if order[0] == "set up":
-                workload = ALL[order[1]]
-                call = workload.build(peer, workload.inputs(np.random.default_rng(0)))
-                connection.send(("done", peer.get(peer.wait(call()))))
-            elif order[0] == "time":
-                assert call is not None
-                connection.send(("done", sample(call, peer.wait)))
-            else:
-                call = None
-                gc.collect()
-                connection.send(("done", None))
+            connection.send(("done", getattr(server, order[0])(*order[1:])))
         except Exception:
             connection.send(("failed", traceback.format_exc(limit=-3)))
 
@@ -107,7 +191,7 @@ class Library:
     """A library in its own process."""
 
     def __init__(self, name: str, threads: int) -> None:
-        self.name = name
+        self.name, self.threads = name, threads
         spawn = multiprocessing.get_context("spawn")
         self.connection, theirs = spawn.Pipe()
         self.process = spawn.Process(target=serve, args=(theirs, name, threads), daemon=True)
@@ -122,72 +206,131 @@ class Library:
         except EOFError:
             return "failed", f"the process of {self.name} died"
 
-    def ask(self, *order: Any) -> tuple[str, Any]:
+    def tell(self, *order: Any) -> None:
         try:
             self.connection.send(order)
         except OSError:
-            return "failed", f"the process of {self.name} died"
+            pass  # the process died, as `answer` will say
+
+    def ask(self, *order: Any) -> tuple[str, Any]:
+        self.tell(*order)
         return self.answer()
 
     def stop(self) -> None:
         if self.process.is_alive():
-            self.connection.send(("stop",))
+            self.tell("stop")
             self.process.join(5)
 
 
-def measure(workload: Workload, libraries: Iterable[Library], rounds: int) -> Row:
-    """Check each library's result against NumPy in float64, then time all of them in interleaved rounds."""
-    row = Row(workload.name, workload.unit)
+@dataclass
+class Group:
+    """All libraries with one number of threads, and the process that measures the limits."""
+
+    threads: int
+    libraries: list[Library]
+    limit: Library
+
+
+def nbytes(values: Any) -> int:
+    if isinstance(values, tuple | list):
+        return sum(map(nbytes, values))
+    return np.asarray(values).nbytes
+
+
+def measure(workload: Workload, groups: Sequence[Group], rounds: int) -> list[Row]:
+    """Check each library's result against NumPy in float64, then time all of them in interleaved rounds: a row for each
+    number of threads."""
+    groups = groups if workload.scales else groups[:1]
+    rows = [Row(workload.name, workload.unit, workload.target if k == 0 else None) for k in range(len(groups))]
+    taking = [[lib for lib in group.libraries if workload.runs_on(lib.name)] for group in groups]
+    for libraries in taking:
+        for library in libraries:
+            library.tell("set_up", workload.name)
     numpy = PEERS["numpy"](1)
     inputs = workload.inputs(np.random.default_rng(0))
     reference = numpy.get(workload.build(numpy, tuple(a.astype("float64") for a in inputs))())
-    ready = []
-    for library in libraries:
-        if not workload.runs_on(library.name):
-            continue
-        state, result = library.ask("set up", workload.name)
-        if state == "done":
-            try:
-                workload.check(result, reference)
-            except AssertionError as error:
-                state, result = "failed", f"wrong result: {error}"
-        if state == "done":
-            ready.append(library)
-            row.seconds[library.name] = []
-        else:
-            row.failed[library.name] = result
-            library.ask("drop")
-    del reference, inputs
-    for _ in range(rounds):
-        for library in ready:
-            state, seconds = library.ask("time")
+    for group, row, libraries in zip(groups, rows, taking):
+        for library in libraries:
+            state, found = library.answer()
+            if state == "done":
+                result, operations = found
+                try:
+                    workload.check(result, reference)
+                except AssertionError as error:
+                    state, found = "failed", f"wrong result: {error}"
             if state != "done":
-                raise RuntimeError(f"{library.name} failed while {workload.name} was timed:\n{seconds}")
-            row.seconds[library.name].append(seconds)
-    for library in ready:
-        library.ask("drop")
-    return row
+                row.failed[library.name] = found
+                library.ask("drop")
+                continue
+            row.seconds[library.name] = []
+            if library.name == OURS and workload.limited:
+                reads, writes = workload.moves(inputs, result)
+                state, found = group.limit.ask("set_up", Work(reads, writes, operations or {}))
+                if state != "done":
+                    raise RuntimeError(f"the limit of {row.name} could not be set up:\n{found}")
+    del reference
+    for number in range(rounds):
+        for group, row, libraries in zip(groups, rows, taking):
+            _one_round(group, row, libraries, number, workload.limited)
+    for group, libraries in zip(groups, taking):
+        for library in (*libraries, group.limit):
+            library.ask("drop")
+    return rows
+
+
+def _one_round(group: Group, row: Row, libraries: Iterable[Library], number: int, limited: bool) -> None:
+    others = [p for p in row.seconds if p != OURS and row.seconds[p]]
+    best = min((row.median(p) for p in others), default=float("inf"))
+    for library in libraries:
+        if library.name not in row.seconds:
+            continue
+        if number >= FIRST_ROUNDS and library.name != OURS and row.median(library.name) > SLOW * best:
+            continue
+        state, seconds = library.ask("time")
+        if state != "done":
+            raise RuntimeError(f"{library.name} failed while {row.name} was timed:\n{seconds}")
+        row.seconds[library.name].append(seconds)
+        if library.name == OURS and limited:  # right after it
+            state, limit = group.limit.ask("time")
+            if state != "done":
+                raise RuntimeError(f"the limit of {row.name} could not be measured:\n{limit}")
+            row.limits.append(limit)
 
 
 SCALE = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
+def shown(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
+
+
 def table(rows: Iterable[Row], peers: list[str], markdown: bool) -> str:
     """Rows as text; the best library of each row is marked in Markdown."""
-    head = ["workload", "unit", *peers, "speed", "best peer"]
+    head = ["workload", "unit", *peers, "speed", "best peer", "target", "of the limit"]
     body = []
     for row in rows:
-        cells = [row.name, row.unit.replace("us", "µs")]
+        unit = row.unit.replace("us", "µs")
+        cells = [row.name, unit]
         fastest = min(row.seconds, key=row.median, default=None)
         for peer in peers:
             if peer not in row.seconds:
                 cells.append("failed" if peer in row.failed else "")
                 continue
-            number = row.median(peer) * SCALE[row.unit]
-            value = f"{number:.3g}" if number < 1000 else f"{number:.0f}"
+            value = shown(row.median(peer) * SCALE[row.unit])
             cells.append(f"**{value}**" if markdown and peer == fastest else value)
-        cells += [f"{row.speed:.2f}x" if row.speed is not None else "", row.best_peer or ""]
-        body.append(cells)
+        speed = ""
+        if row.speed is not None:
+            low, high = spread(row.speeds)
+            speed = f"{row.speed:.2f} ({low:.2f}–{high:.2f})"
+        target = ""
+        if row.target is not None:
+            seconds = row.target.seconds
+            target = f"{row.target.speed:g}x" if seconds is None else f"{shown(seconds * SCALE[row.unit])} {unit}"
+            target += "" if row.meets_target is not False else ", missed"
+        share = "" if row.share is None else f"{row.share[0]:.0%} {row.share[1]}"
+        body.append([*cells, speed, row.best_peer or "", target, share])
+    if not any(line[-2] for line in body):
+        head, body = [*head[:-2], head[-1]], [[*line[:-2], line[-1]] for line in body]
     widths = [max(len(line[k]) for line in [head, *body]) for k in range(len(head))]
 
     def line(cells: list[str]) -> str:
@@ -196,3 +339,11 @@ def table(rows: Iterable[Row], peers: list[str], markdown: bool) -> str:
 
     rule = ["-" * w if k == 0 else "-" * (w - 1) + ":" for k, w in enumerate(widths)]
     return "\n".join([line(head), line(rule), *map(line, body)])
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """The quarter and three quarters of values."""
+    if len(values) < 2:
+        return values[0], values[0]
+    quarters = statistics.quantiles(values, n=4, method="inclusive")
+    return quarters[0], quarters[2]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Target, Workload
 
 HIDDEN, BATCH, STEPS = 128, 32, 100
 
@@ -25,6 +25,9 @@ class Escape(Workload):
     def inputs(self, random):
         re, im = np.meshgrid(np.linspace(-2, 0.5, 800), np.linspace(-1.25, 1.25, 800))
         return re.astype("float32"), im.astype("float32")
+
+    def turns(self, inputs):
+        return float(self.numpy(None)(*inputs).mean())
 
     def numpy(self, peer):
         def escape(cr, ci):
@@ -97,6 +100,8 @@ class Escape(Workload):
 
 class Controller(Workload):
     """One value goes round: a feedback loop with a few carries, a million times."""
+
+    scales = limited = False  # each step waits for the one before
 
     name = "PID controller, 1,000,000 steps"
     shared = ()
@@ -288,6 +293,8 @@ class Paths(Workload):
 class Kalman(Workload):
     """Small matrices in a loop."""
 
+    scales = limited = False  # each step waits for the one before
+
     name = "Kalman filter, 4x4, 5,000 steps"
     shared = ("numpy", "tracejit", "jax")
     tolerance = 1e-3
@@ -329,6 +336,7 @@ class Lstm(Workload):
     """A recurrent layer over time; PyTorch runs its own."""
 
     name = f"LSTM, {STEPS} steps, batch {BATCH}, hidden {HIDDEN}"
+    target = Target(1.0)
     shared = ("numpy", "tracejit", "jax")
     tolerance = 1e-3
 
@@ -393,6 +401,7 @@ class LstmGradient(Lstm):
     """The gradient of the sum of squares of all outputs by the input and the weights."""
 
     name = f"LSTM gradient, {STEPS} steps, batch {BATCH}, hidden {HIDDEN}"
+    target = None
 
     def numpy(self, peer):
         def run(x, wx, wh, b):

@@ -12,7 +12,7 @@ from numba import njit, prange
 def chain(a, b, c):
     out = np.empty_like(a)
     for i in prange(a.size):
-        out[i] = ((a[i] * b[i] + c[i]) * np.float32(2) - a[i]) / (b[i] + np.float32(1.5))
+        out[i] = ((a[i] * b[i] + c[i]) * a.dtype.type(2) - a[i]) / (b[i] + a.dtype.type(1.5))
     return out
 
 
@@ -53,7 +53,7 @@ def rosenbrock(x):
 
 @njit(parallel=True, fastmath={"reassoc", "contract"})
 def sum_all(x):
-    flat, total = x.ravel(), np.float32(0)
+    flat, total = x.ravel(), x.dtype.type(0)
     for i in prange(flat.size):
         total += flat[i]
     return total
@@ -63,7 +63,7 @@ def sum_all(x):
 def sum_1(x):
     out = np.empty(x.shape[0], x.dtype)
     for i in prange(x.shape[0]):
-        total = np.float32(0)
+        total = x.dtype.type(0)
         for j in range(x.shape[1]):
             total += x[i, j]
         out[i] = total
@@ -87,37 +87,37 @@ def sum_0(x):
 
 @njit
 def mean_all(x):
-    return sum_all(x) / np.float32(x.size)
+    return sum_all(x) / x.dtype.type(x.size)
 
 
 @njit
 def mean_1(x):
-    return sum_1(x) / np.float32(x.shape[1])
+    return sum_1(x) / x.dtype.type(x.shape[1])
 
 
 @njit
 def mean_0(x):
-    return sum_0(x) / np.float32(x.shape[0])
+    return sum_0(x) / x.dtype.type(x.shape[0])
 
 
 @njit(parallel=True, fastmath={"reassoc", "contract"})
 def var_all(x):
-    mean, flat, total = mean_all(x), x.ravel(), np.float32(0)
+    mean, flat, total = mean_all(x), x.ravel(), x.dtype.type(0)
     for i in prange(flat.size):
         d = flat[i] - mean
         total += d * d
-    return total / np.float32(flat.size)
+    return total / x.dtype.type(flat.size)
 
 
 @njit(parallel=True, fastmath={"reassoc", "contract"})
 def var_1(x):
-    m = np.float32(x.shape[1])
+    m = x.dtype.type(x.shape[1])
     out = np.empty(x.shape[0], x.dtype)
     for i in prange(x.shape[0]):
-        total = np.float32(0)
+        total = x.dtype.type(0)
         for j in range(x.shape[1]):
             total += x[i, j]
-        mean, total = total / m, np.float32(0)
+        mean, total = total / m, x.dtype.type(0)
         for j in range(x.shape[1]):
             d = x[i, j] - mean
             total += d * d
@@ -134,7 +134,7 @@ def var_0(x):
             for j in range(x.shape[1]):
                 d = x[i, j] - mean[j]
                 part[j] += d * d
-    return parts.sum(0) / np.float32(n)
+    return parts.sum(0) / x.dtype.type(n)
 
 
 @njit(parallel=True, fastmath={"reassoc", "contract"})
@@ -144,7 +144,7 @@ def softmax(x):
         top = x[i, 0]
         for j in range(x.shape[1]):
             top = max(top, x[i, j])
-        total = np.float32(0)
+        total = x.dtype.type(0)
         for j in range(x.shape[1]):
             e = math.exp(x[i, j] - top)
             out[i, j] = e
@@ -157,16 +157,16 @@ def softmax(x):
 @njit(parallel=True, fastmath={"reassoc", "contract"})
 def layer_norm(x, scale, shift):
     out = np.empty_like(x)
-    m = np.float32(x.shape[1])
+    m = x.dtype.type(x.shape[1])
     for i in prange(x.shape[0]):
-        total = np.float32(0)
+        total = x.dtype.type(0)
         for j in range(x.shape[1]):
             total += x[i, j]
-        mean, total = total / m, np.float32(0)
+        mean, total = total / m, x.dtype.type(0)
         for j in range(x.shape[1]):
             d = x[i, j] - mean
             total += d * d
-        inverse = np.float32(1) / math.sqrt(total / m + np.float32(1e-5))
+        inverse = x.dtype.type(1) / math.sqrt(total / m + x.dtype.type(1e-5))
         for j in range(x.shape[1]):
             out[i, j] = (x[i, j] - mean) * inverse * scale[j] + shift[j]
     return out
@@ -179,7 +179,7 @@ def logsumexp_grad(x):
         top = x[i, 0]
         for j in range(x.shape[1]):
             top = max(top, x[i, j])
-        total = np.float32(0)
+        total = x.dtype.type(0)
         for j in range(x.shape[1]):
             e = math.exp(x[i, j] - top)
             gradient[i, j] = e

@@ -9,7 +9,6 @@ Read next: `ulp.py`.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.config import Options, num_threads
+from benchmarks.native import launcher, slots_of
+from tracejit.config import num_threads
 from tracejit.lower import mathlib
-from tracejit.lower.kernel import Access, Accumulator, Kernel, Slots, Stage, Store
+from tracejit.lower.kernel import Access, Accumulator, Kernel, Stage, Store
 from tracejit.lower.scalar import Builder, Value, bitcast, cast, fabs, maximum, select
-from tracejit.runtime.build import build
 
 F32, F64, I32, I64, U32 = (np.dtype(n) for n in ("float32", "float64", "int32", "int64", "uint32"))
 INF = float("inf")
@@ -41,25 +40,6 @@ class Sweep:
     @property
     def worst(self) -> tuple[float, float]:
         return max(self.positive, self.negative)
-
-
-def launcher(kernel: Kernel) -> Callable[[np.ndarray, int, int], None]:
-    """The machine code of a kernel: `run(slots, begin, end)`."""
-    (address,) = build([kernel], Options())
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t)(address)
-    return lambda slots, begin, end: run(slots.ctypes.data, begin, end)
-
-
-def slots_of(kernel: Kernel, extents: tuple[int, ...], arrays: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The numbers of a launch over contiguous arrays, reads first."""
-    layout: Slots = kernel.slots
-    slots = np.zeros(layout.count, np.int64)
-    slots[list(layout.extents)] = extents
-    slots[layout.block] = extents[kernel.outer - 1]
-    slots[layout.splits], slots[layout.split] = 1, extents[kernel.outer] if kernel.inner else 0
-    for (at, _), array in zip((*layout.reads, *layout.writes), arrays, strict=True):
-        slots[at] = array.ctypes.data
-    return slots
 
 
 def negative_scale(name: str, x: Value) -> Value | float:
@@ -90,7 +70,7 @@ def error_of(found: Value, exact: Value, floor: Value | float) -> Value:
     same = (found == rounded) | both_nan
     saturated = (fabs(rounded) == INF) & (fabs(found) == largest) & (sign(found) == sign(rounded))
     error = select(special, select(same, 0.0, select(saturated, distance.lift(1.0), INF)), distance)
-    return cast(select((found == 0) & (sign(found) != sign(rounded)), INF, error), F32)
+    return cast(select((found == 0) & (rounded == 0) & (sign(found) != sign(rounded)), INF, error), F32)
 
 
 def sweep_kernel(name: str) -> Kernel:
@@ -113,7 +93,7 @@ def rows_of_errors(name: str, rows: Iterable[int], threads: int | None = None) -
     kernel = sweep_kernel(name)
     run, largest, column = launcher(kernel), np.full(ROWS, -1, F32), np.zeros(ROWS, I64)
     slots = slots_of(kernel, (ROWS, ROW), (largest, column))
-    with ThreadPoolExecutor(threads or num_threads()) as pool:  # calls release the GIL
+    with ThreadPoolExecutor(threads or num_threads()) as pool:
         list(pool.map(lambda k: run(slots, k, k + 1), rows))
     return largest, (np.arange(ROWS) * ROW + column).astype(np.uint32)
 

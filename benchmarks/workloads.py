@@ -7,6 +7,7 @@ without a formula runs only where a method says how. NumPy's version in float64 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,14 @@ from benchmarks.peers import SQRT1_2, Peer
 Function = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Target:
+    """What the design asks for: a speed relative to the best other library, or seconds."""
+
+    speed: float = 1.0
+    seconds: float | None = None
+
+
 class Workload:
     """Base: `name`, inputs, formulas, and how close results must be to the float64 reference."""
 
@@ -24,6 +33,9 @@ class Workload:
     unit = "ms"
     tolerance = 1e-4  # relative to the largest value of the result
     shared = ("numpy", "tracejit", "jax", "torch")  # libraries that run `formula`
+    target: Target | None = None
+    scales = True  # whether the number of threads matters
+    limited = True  # whether bytes or operations are the limit, not the latency of a call or of a chain of steps
 
     inputs: Callable[[np.random.Generator], tuple[np.ndarray, ...]]
     formula: Callable[[Peer], Function]
@@ -36,6 +48,15 @@ class Workload:
         own = getattr(self, peer.name, None)
         function = own(peer) if own else peer.jit(self.formula(peer))
         return partial(function, *(peer.put(a) for a in arrays))
+
+    def moves(self, inputs: tuple[np.ndarray, ...], result: Any) -> tuple[int, int]:
+        """The bytes that must be read and written: each input and each result once."""
+        leaves = result if isinstance(result, tuple | list) else [result]
+        return sum(a.nbytes for a in inputs), sum(np.asarray(r).nbytes for r in leaves)
+
+    def turns(self, inputs: tuple[np.ndarray, ...]) -> float | None:
+        """How often the loop of a single value runs, on average, where the values decide."""
+        return None
 
     def check(self, got: Any, want: Any) -> None:
         """Compare a result with the reference, leaf by leaf."""
@@ -50,15 +71,34 @@ class Workload:
         assert error <= self.tolerance, f"relative error {error:.1e} is over {self.tolerance:.1e}"
 
 
+def sized(n: int) -> str:
+    """16M, 64K, 1M: for names."""
+    for unit, size in (("M", 1 << 20), ("M", 10**6), ("K", 1 << 10), ("K", 10**3)):
+        if n >= size and n % size == 0:
+            return f"{n // size}{unit}"
+    return str(n)
+
+
+def rows(shape: tuple[int, int]) -> str:
+    return f"{shape[0]}x{shape[1]}"
+
+
+def suffix(dtype: str) -> str:
+    return ", f64" if dtype == "float64" else ""
+
+
 def uniform(random: np.random.Generator, *shape: int, low=0.0, high=1.0, dtype="float32") -> np.ndarray:
     return random.uniform(low, high, shape).astype(dtype)
 
 
 class Chain(Workload):
-    name = "((a*b+c)*2-a)/(b+1.5), 16M"
+    def __init__(self, size: int, dtype: str = "float32", target: Target | None = None) -> None:
+        self.size, self.dtype, self.target = size, dtype, target
+        self.name = f"((a*b+c)*2-a)/(b+1.5), {sized(size)}{suffix(dtype)}"
+        self.tolerance = 1e-4 if dtype == "float32" else 1e-12
 
     def inputs(self, random):
-        return tuple(uniform(random, 1 << 24) for _ in range(3))
+        return tuple(uniform(random, self.size, dtype=self.dtype) for _ in range(3))
 
     def formula(self, peer):
         return lambda a, b, c: ((a * b + c) * 2 - a) / (b + 1.5)
@@ -67,7 +107,7 @@ class Chain(Workload):
         return peer.kernels.chain
 
     def numexpr(self, peer):
-        two, half = np.float32(2), np.float32(1.5)  # Python numbers would widen to float64
+        two, half = np.array([2, 1.5], self.dtype)  # Python numbers would widen to float64
 
         def chain(a, b, c):
             return peer.evaluate("((a * b + c) * two - a) / (b + half)", dict(a=a, b=b, c=c, two=two, half=half))
@@ -81,11 +121,12 @@ class Chain(Workload):
 class BlackScholes(Workload):
     tolerance = 1e-5
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype, self.name = dtype, f"Black-Scholes, 1M {dtype}"
+    def __init__(self, size: int, dtype: str, target: Target | None = None) -> None:
+        self.size, self.dtype, self.target = size, dtype, target
+        self.name = f"Black-Scholes, {sized(size)} {dtype}"
 
     def inputs(self, random):
-        put = partial(uniform, random, 1_000_000, dtype=self.dtype)
+        put = partial(uniform, random, self.size, dtype=self.dtype)
         return put(low=10, high=50), put(low=10, high=50), put(low=0.5, high=2), put(low=0.1, high=0.5)
 
     def formula(self, peer):
@@ -111,6 +152,7 @@ class BlackScholes(Workload):
 class Rosenbrock(Workload):
     name = "Rosenbrock value and gradient, 1M float64"
     tolerance = 1e-12
+    target = Target(1.2)
 
     def inputs(self, random):
         return (uniform(random, 1_000_000, low=-2, high=2, dtype="float64"),)
@@ -143,12 +185,12 @@ class Rosenbrock(Workload):
 
 
 class Reduce(Workload):
-    def __init__(self, how: str, axis: int | None) -> None:
-        self.how, self.axis = how, axis
-        self.name = f"{how} over {'all' if axis is None else f'axis {axis}'}, 4096x4096"
+    def __init__(self, how: str, axis: int | None, shape: tuple[int, int] = (4096, 4096), dtype="float32") -> None:
+        self.how, self.axis, self.shape, self.dtype = how, axis, shape, dtype
+        self.name = f"{how} over {'all' if axis is None else f'axis {axis}'}, {rows(shape)}{suffix(dtype)}"
 
     def inputs(self, random):
-        return (uniform(random, 4096, 4096),)
+        return (uniform(random, *self.shape, dtype=self.dtype),)
 
     def formula(self, peer):
         axis = self.axis
@@ -162,11 +204,23 @@ class Reduce(Workload):
         return getattr(peer.kernels, f"{self.how}_{'all' if self.axis is None else self.axis}")
 
 
-class Softmax(Workload):
-    name = "softmax, 4096x1024"
+class OfRows(Workload):
+    """Something done to each row, in one size and dtype."""
+
+    what = ""
+    relative: float | None = None  # the target of the first size
+
+    def __init__(self, shape: tuple[int, int] = (4096, 1024), dtype: str = "float32") -> None:
+        self.shape, self.dtype = shape, dtype
+        self.name = f"{self.what}, {rows(shape)}{suffix(dtype)}"
+        self.target = Target(self.relative) if self.relative and (shape, dtype) == ((4096, 1024), "float32") else None
+
+
+class Softmax(OfRows):
+    what, relative = "softmax", 1.4
 
     def inputs(self, random):
-        return (uniform(random, 4096, 1024, low=-4, high=4),)
+        return (uniform(random, *self.shape, low=-4, high=4, dtype=self.dtype),)
 
     def formula(self, peer):
         xp = peer.xp
@@ -187,11 +241,12 @@ class Softmax(Workload):
         return peer.kernels.softmax
 
 
-class LayerNorm(Workload):
-    name = "layer norm, 4096x1024"
+class LayerNorm(OfRows):
+    what, relative = "layer norm", 1.0
 
     def inputs(self, random):
-        return uniform(random, 4096, 1024, low=-4, high=4), uniform(random, 1024), uniform(random, 1024)
+        x, m = uniform(random, *self.shape, low=-4, high=4, dtype=self.dtype), self.shape[1]
+        return x, uniform(random, m, dtype=self.dtype), uniform(random, m, dtype=self.dtype)
 
     def formula(self, peer):
         xp = peer.xp
@@ -203,7 +258,8 @@ class LayerNorm(Workload):
         return layer_norm
 
     def torch(self, peer):
-        return peer.jit(lambda x, scale, shift: peer.torch.nn.functional.layer_norm(x, (1024,), scale, shift, 1e-5))
+        norm, last = peer.torch.nn.functional.layer_norm, self.shape[1:]
+        return peer.jit(lambda x, scale, shift: norm(x, last, scale, shift, 1e-5))
 
     def numba(self, peer):
         return peer.kernels.layer_norm
@@ -211,6 +267,7 @@ class LayerNorm(Workload):
 
 class LogSumExp(Workload):
     name = "sum of row logsumexp, value and gradient, 2048x1024"
+    target = Target(1.3)
 
     def inputs(self, random):
         return (uniform(random, 2048, 1024, low=-4, high=4),)
@@ -240,6 +297,7 @@ class LogSumExp(Workload):
 
 class Mlp(Workload):
     name = "MLP 784-256-128-10, batch 128, step with SGD"
+    target = Target(1.2)
     sizes = (784, 256, 128, 10)
 
     def inputs(self, random):
@@ -301,6 +359,7 @@ class Mlp(Workload):
 
 class Mandelbrot(Workload):
     name = "mandelbrot, 800x800, 50 iterations"
+    target = Target(1.0)
 
     def inputs(self, random):
         re, im = np.meshgrid(np.linspace(-2, 0.5, 800), np.linspace(-1.25, 1.25, 800))
@@ -342,6 +401,8 @@ class Mandelbrot(Workload):
 
 class Call(Workload):
     name, unit = "compiled call, two tensors of 10 elements", "us"
+    target = Target(seconds=2.5e-6)
+    scales = limited = False
 
     def inputs(self, random):
         return uniform(random, 10), uniform(random, 10)
@@ -358,6 +419,7 @@ class Call(Workload):
 
 class EagerAdd(Call):
     name = "eager add, 10 elements"
+    target = Target(seconds=1.2e-6)
     shared = ()
 
     def formula(self, peer):
@@ -370,13 +432,22 @@ class EagerAdd(Call):
 WORKLOADS: dict[str, Workload] = {
     w.name: w
     for w in (
-        Chain(),
-        BlackScholes("float32"),
-        BlackScholes("float64"),
+        Chain(1 << 24, target=Target(1.0)),
+        Chain(1 << 23, "float64"),
+        Chain(1 << 16),
+        BlackScholes(10**6, "float32", Target(1.2)),
+        BlackScholes(10**6, "float64", Target(1.2)),
+        BlackScholes(20_000, "float32"),
         Rosenbrock(),
         *(Reduce(how, axis) for how in ("sum", "mean", "var") for axis in (0, 1, None)),
+        *(Reduce("sum", axis, (4096, 2048), "float64") for axis in (0, 1, None)),
+        *(Reduce("sum", axis, (256, 1024)) for axis in (0, 1, None)),
         Softmax(),
+        Softmax(dtype="float64"),
+        Softmax((128, 1024)),
         LayerNorm(),
+        LayerNorm(dtype="float64"),
+        LayerNorm((128, 1024)),
         LogSumExp(),
         Mlp(),
         Mandelbrot(),
