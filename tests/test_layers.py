@@ -44,6 +44,8 @@ LAZY: dict[tuple[str, str], str] = {
     ("tracejit/data/sources.py", "PIL"): "optional extra `train`",
     ("tracejit/data/sources.py", "pandas"): "optional extra `train`",
     ("tracejit/function.py", "tracejit"): "the compiler and executor load llvmlite; only a called function needs them",
+    ("tracejit/nn/model.py", "safetensors"): "optional; only files of weights need it",
+    ("tracejit/nn/progress.py", "tqdm"): "optional; without it progress is plain text",
     ("tracejit/ops/special.py", "scipy"): "heavy; only the eager form of special functions needs it",
     ("tracejit/runtime/build.py", "numba"): "heavy; only compiling a kernel needs it",
     ("tracejit/runtime/executor.py", "scipy"): "heavy; only matrix products need its BLAS",

@@ -127,7 +127,7 @@ def initial(value: Any, dtype: Any = None) -> np.ndarray:
             value = value()
         if isinstance(value, Tensor):
             value = core.cast(value, dtype or value.dtype)
-            return value._leave("the initial value of a Variable")
+            return np.ascontiguousarray(value._leave("the initial value of a Variable")).reshape(value.shape)
         return to_array(value, dtype)
 
 

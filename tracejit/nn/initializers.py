@@ -53,6 +53,8 @@ class Constant(Initializer):
         self.value = value
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+        if isinstance(self.value, (int, float)):
+            return core.full(self.value, shape, dtype)
         return core.broadcast_to(core.cast(core.as_tensor(self.value), dtype), shape)
 
 

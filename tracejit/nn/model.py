@@ -7,10 +7,21 @@ Read next: `training.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tracejit.nn import losses, training
+from tracejit.nn.callbacks import History
 from tracejit.nn.module import Layer, Module, children
+from tracejit.ops.elementwise import cast
+from tracejit.tape import GradientTape
+from tracejit.tensor import Tensor
+from tracejit.trees import flatten
 
 
 class Model(Layer):
@@ -28,6 +39,231 @@ class Model(Layer):
     ((1, 1), 17)
     """
 
+    _not_owned = Layer._not_owned | {"_training", "run"}
+    _training: training.Training | None = None
+    run: training.Run | None = None  # how far training has come
+    stop_training = False
+
+    # -- training ------------------------------------------------------------------------------------------------------
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Iterable[Any] = (),
+        run_eagerly: bool = False,
+    ) -> None:
+        """Say what the model is trained with: an optimizer, a loss (for several outputs a tuple or dict of them, which
+        are added) and metrics, each by name or as an object. run_eagerly: steps stay plain Python, for `pdb` and
+        `print`."""
+        self._training = training.Training(optimizer, loss, metrics or (), run_eagerly)
+
+    def _compiled(self, what: str) -> training.Training:
+        if self._training is None:
+            raise RuntimeError(f"{what}: say first what the model is trained with: model.compile(optimizer, loss)")
+        return self._training
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that `compile` was given."""
+        return self._compiled("optimizer").optimizer
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The mean of the loss, and the metrics that `compile` was given."""
+        t = self._training
+        return [] if t is None else [t.mean_loss, *t.metrics]
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """Their names, in the order in which `evaluate` gives them."""
+        return [m.name for m in self.metrics]
+
+    def reset_metrics(self) -> None:
+        """Forget the batches so far."""
+        for m in self.metrics:
+            m.reset_state()
+
+    def train_step(self, data: tuple[Any, ...]) -> Mapping[str, Any]:
+        """One step of training on a batch (x,), (x, y) or (x, y, weights); gives losses and metrics so far. Subclasses
+        may have their own; it is compiled."""
+        x, y, sample_weight = (*data, None, None)[:3]
+        optimizer = self.optimizer
+        with GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, sample_weight)
+            goal = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
+        variables = self.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(goal, variables), variables))
+        return self.compute_metrics(x, y, y_pred, sample_weight, loss)
+
+    def test_step(self, data: tuple[Any, ...]) -> Mapping[str, Any]:
+        """As `train_step`, for `evaluate`: nothing is trained."""
+        x, y, sample_weight = (*data, None, None)[:3]
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(x, y, y_pred, sample_weight)
+        return self.compute_metrics(x, y, y_pred, sample_weight, loss)
+
+    def predict_step(self, data: tuple[Any, ...]) -> Any:
+        """What `predict` gives for a batch (x,)."""
+        return self(data[0], training=False)
+
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+        """The loss of a batch. Subclasses may have their own."""
+        loss = self._compiled("compute_loss").loss
+        if loss is None:
+            raise ValueError(f"{self.name}: compile was given no loss; give one, or define compute_loss or train_step")
+        if isinstance(loss, losses.Loss):
+            return loss(y, y_pred, sample_weight)
+        names: Any = loss if isinstance(loss, dict) else range(len(loss))
+        total: Any = None
+        for name in names:
+            weight = sample_weight[name] if isinstance(sample_weight, (dict, tuple, list)) else sample_weight
+            part = loss[name](y[name], y_pred[name], weight)
+            total = part if total is None else total + part
+        return total  # type: ignore[no-any-return]
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, loss: Any) -> dict[str, Any]:
+        """Take a batch into the metrics; gives all of them."""
+        t = self._compiled("compute_metrics")
+        t.mean_loss.update_state(loss, sample_weight=_rows(x))
+        for m in t.metrics:
+            m.update_state(y, y_pred, sample_weight=sample_weight)
+        return {m.name: m.result() for m in self.metrics}
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Iterable[Any] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int = 1,
+    ) -> History:
+        """Train for so many epochs; gives a `History` of losses and metrics.
+
+        x, y, sample_weight: arrays (or lists, tuples, dicts of arrays) with one row for each example, in batches of
+        `batch_size` (32), shuffled anew in each epoch as `tj.random.seed` says; or x a `tj.data.Dataset` or another
+        iterable of batches (x, y) or (x, y, weights). validation_data: (x, y), (x, y, weights) or a dataset;
+        validation_split: the share of the last rows that is kept for it. class_weight: how much the examples of a class
+        count. verbose: 1 a bar, 2 a line for each epoch, 0 nothing.
+
+        RuntimeError before `compile`; ValueError for data that do not fit together.
+
+        >>> from tracejit.nn import optimizers
+        >>> from tracejit.nn.core import Dense
+        >>> from tracejit.nn.sequential import Sequential
+        >>> model = Sequential([Dense(1, kernel_initializer="zeros")])
+        >>> model.compile(optimizers.SGD(0.1), "mse")
+        >>> x = np.linspace(-1, 1, 64).reshape(64, 1)
+        >>> history = model.fit(x, 3 * x + 1, epochs=60, verbose=0)
+        >>> history.history["loss"][-1] < 1e-3, model.predict([[2.0]], verbose=0).round().tolist()
+        (True, [[7.0]])
+        """
+        self._compiled("fit")
+        return training.fit(
+            self, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data, shuffle,
+            class_weight, sample_weight, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size,
+            validation_freq,
+        )  # fmt: skip
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Iterable[Any] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """The loss, and with metrics a list of it and them (or a dict), over all batches; data as for `fit`."""
+        self._compiled("evaluate")
+        return training.evaluate(self, x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Iterable[Any] | None = None,
+    ) -> Any:
+        """The model's results for all rows, as NumPy arrays; data as for `fit`, without y."""
+        return training.predict(self, x, batch_size, verbose, steps, callbacks)
+
+    def train_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """One step of training on one batch; the loss, and metrics since they were reset."""
+        self._compiled("train_on_batch")
+        return self._on_batch("train", (x, y, sample_weight), return_dict)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """One batch of evaluation; the loss, and metrics since they were reset."""
+        self._compiled("test_on_batch")
+        return self._on_batch("test", (x, y, sample_weight), return_dict)
+
+    def _on_batch(self, kind: str, parts: tuple[Any, ...], return_dict: bool) -> Any:
+        data = training.batch_of(parts)
+        training.prepare(self, data, trains=kind == "train")
+        logs = training.step_function(self, kind)(*data)
+        return training.listed({k: float(v) for k, v in logs.items()}, return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """The model's results for one batch, as NumPy arrays."""
+        data = training.batch_of((x,))
+        training.prepare(self, data, trains=False)
+        return training.as_arrays(training.step_function(self, "predict")(*data))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+    def save_weights(self, filepath: Any) -> None:
+        """Write the values of all Variables to a .safetensors file, by path; an older file of that name stays until the
+        new one is complete."""
+        try:
+            from safetensors.numpy import save
+        except ImportError as error:
+            raise ImportError("save_weights needs safetensors: pip install 'tracejit[train]'") from error
+        path = _weights_path(filepath)
+        state = {name: np.ascontiguousarray(value) for name, value in self.state().items()}
+        if not state:
+            raise ValueError(f"{self.name}: there are no Variables yet; call the model once, or give input_shape=")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(save(state))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def load_weights(self, filepath: Any) -> None:
+        """Assign what `save_weights` has written; a model that is not built yet takes it over when it is.
+
+        ValueError, before anything is assigned, if names or shapes do not fit."""
+        try:
+            from safetensors import SafetensorError
+            from safetensors.numpy import load_file
+        except ImportError as error:
+            raise ImportError("load_weights needs safetensors: pip install 'tracejit[train]'") from error
+        path = _weights_path(filepath)
+        try:
+            state = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is no complete file of weights: {error}") from None
+        self.load_state(state)
+
+    # -- text ----------------------------------------------------------------------------------------------------------
     def layer_shapes(self) -> dict[int, Any]:
         """The shapes of the results of layers below, by the layer's id, as far as they are known without a call."""
         return {}
@@ -47,6 +283,18 @@ class Model(Layer):
         23 parameters (92 bytes), all trained
         """
         print_fn(_table(self))
+
+
+def _rows(x: Any) -> Any:
+    """How many examples a batch has."""
+    return cast(flatten(x)[0][0].shape[0], "float64")
+
+
+def _weights_path(filepath: Any) -> Path:
+    path = Path(filepath)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"weights are kept in .safetensors files, got {str(filepath)!r}")
+    return path
 
 
 def _table(model: Model) -> str:

@@ -1,0 +1,281 @@
+"""The loops of `fit`, `evaluate` and `predict`.
+
+In: a model with a `Training` (what `compile` was given), and data. Out: trained Variables, numbers, predictions. A step
+is the model's `train_step`, `test_step` or `predict_step`, compiled; around it is plain Python.
+
+Read next: `batches.py`, `callbacks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracejit.function import function
+from tracejit.nn import losses, metrics, optimizers
+from tracejit.nn.batches import Batches, arrays, split, tensors
+from tracejit.nn.callbacks import CallbackList, History
+from tracejit.nn.module import Layer
+from tracejit.nn.progress import Silent, of_kind
+from tracejit.trees import flatten, unflatten
+
+
+class Training:
+    """What a model is trained with."""
+
+    def __init__(self, optimizer: Any, loss: Any, metrics_: Iterable[Any], run_eagerly: bool):
+        self.optimizer = optimizers.get(optimizer)
+        self.loss: Any = None
+        if isinstance(loss, dict):
+            self.loss = {k: losses.get(v) for k, v in loss.items()}
+        elif isinstance(loss, (list, tuple)):
+            self.loss = tuple(losses.get(v) for v in loss)
+        elif loss is not None:
+            self.loss = losses.get(loss)
+        self.mean_loss = metrics.Mean(name="loss")
+        known = self.loss if isinstance(self.loss, losses.Loss) else None
+        self.metrics = [metrics.get(m, known) for m in metrics_]
+        names = ["loss", *(m.name for m in self.metrics)]
+        double = {n for n in names if names.count(n) > 1}
+        if double:
+            raise ValueError(f"compile: two metrics are called {', '.join(map(repr, double))}; give them names")
+        self.run_eagerly = run_eagerly
+        self.functions: dict[str, Callable[..., Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "functions": {}}  # copies compile their own
+
+
+def step_function(model: Any, kind: str) -> Callable[..., Any]:
+    """The compiled step of a kind ("train", "test", "predict"); it takes the parts of a batch."""
+    t = model._training
+    functions = {} if t is None else t.functions
+    if kind not in functions:
+        method = getattr(model, f"{kind}_step")
+
+        def step(*data: Any) -> Any:
+            return method(data)
+
+        step.__name__ = step.__qualname__ = f"{kind}_step"
+        functions[kind] = step if t is not None and t.run_eagerly else function(step)
+    return functions[kind]  # type: ignore[no-any-return]
+
+
+def prepare(model: Any, data: tuple[Any, ...], trains: bool) -> None:
+    """Make all Variables before the first step, so that it is traced once."""
+    layers = [m for m in (model, *model.submodules) if isinstance(m, Layer)]
+    if any(not m.built for m in layers) or not model.variables:
+        leaves, spec = flatten(data[0])
+        model(unflatten(spec, [leaf[:1] for leaf in leaves]))
+    if trains:
+        model._training.optimizer.build(model.trainable_variables)
+
+
+def fit(
+    model: Any,
+    x: Any,
+    y: Any,
+    batch_size: int | None,
+    epochs: int,
+    verbose: int | str,
+    callbacks: Iterable[Any] | None,
+    validation_split: float,
+    validation_data: Any,
+    shuffle: bool,
+    class_weight: Mapping[int, float] | None,
+    sample_weight: Any,
+    initial_epoch: int,
+    steps_per_epoch: int | None,
+    validation_steps: int | None,
+    validation_batch_size: int | None,
+    validation_freq: int,
+) -> History:
+    """See `Model.fit`."""
+    if validation_split and validation_data is None:
+        (x, y, sample_weight), validation_data = split(x, y, sample_weight, validation_split)
+    batches = Batches(x, y, sample_weight, batch_size, shuffle, steps_per_epoch, class_weight)
+    check = None
+    if validation_data is not None:
+        given = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+        size = validation_batch_size or batch_size if isinstance(validation_data, tuple) else None
+        vx, vy, vw = (*given, None, None)[:3]
+        check = Batches(vx, vy, vw, size, steps=validation_steps, what="validation_data")
+    history, bar_class = History(), of_kind(verbose)
+    around = CallbackList(
+        [*(callbacks or ()), history], model, {"epochs": epochs, "steps": batches.steps, "verbose": verbose}
+    )
+    run = model.run = Run(initial_epoch)
+    model.stop_training = False
+    around.call("on_train_begin")
+    for epoch in range(run.epoch, epochs):
+        bar = bar_class(f"Epoch {epoch + 1}/{epochs}", batches.steps)
+        logs = _train_epoch(model, batches, run, epoch, around, bar)
+        if check is not None and (epoch + 1) % validation_freq == 0:
+            found = _test(model, check, around, Silent("", None))
+            logs.update({f"val_{k}": v for k, v in found.items()})
+        bar.end(run.batch, logs)
+        run.done(epoch)
+        around.call("on_epoch_end", epoch, logs)
+        if model.stop_training:
+            break
+    around.call("on_train_end")
+    return history
+
+
+class Run:
+    """How far training has come: the epoch, batches done in it, and the iterator over its data. A callback that
+    restores an earlier run puts that one's place into `epoch`, `batch` and `position` before the first epoch."""
+
+    def __init__(self, epoch: int):
+        self.epoch, self.batch = epoch, 0
+        self.iterator: Any = None
+        self.position: Any = None  # what the iterator shall load
+        self.passes = 0  # over a dataset, by the earlier run
+
+    def begin(self, epoch: int, batches: Batches) -> bool:
+        """Open an epoch; whether it goes on inside it."""
+        self.epoch = epoch
+        self.iterator = batches.epoch(self.passes)
+        self.passes = 0
+        if self.position is None:
+            self.batch = 0
+            return False
+        self.iterator.load_state(self.position)
+        self.position = None
+        return True
+
+    def done(self, epoch: int) -> None:
+        """An epoch is over."""
+        self.epoch, self.iterator = epoch + 1, None
+
+
+def _train_epoch(
+    model: Any, batches: Batches, run: Run, epoch: int, around: CallbackList, bar: Silent
+) -> dict[str, float]:
+    step = step_function(model, "train")
+    if not run.begin(epoch, batches):
+        model.reset_metrics()
+    around.call("on_epoch_begin", epoch)
+    before, after = around.has("on_train_batch_begin"), around.has("on_train_batch_end")
+    logs: Mapping[str, Any] = {}
+    for data in batches.of(run.iterator):
+        if not logs:
+            prepare(model, data, trains=True)
+        if before:
+            around.call("on_train_batch_begin", run.batch)
+        logs = step(*data)
+        run.batch += 1
+        if after:
+            around.call("on_train_batch_end", run.batch - 1, _numbers(logs))
+        if bar.is_due():
+            bar.show(run.batch, logs)
+        if model.stop_training:
+            break
+    if not logs:
+        raise ValueError(f"fit: there are no batches in epoch {epoch + 1}"
+                         f"{'; the iterator is at its end' if epoch else ''}")  # fmt: skip
+    return _numbers(logs)
+
+
+def _test(model: Any, batches: Batches, around: CallbackList, bar: Silent) -> dict[str, float]:
+    step = step_function(model, "test")
+    model.reset_metrics()
+    around.call("on_test_begin")
+    before, after = around.has("on_test_batch_begin"), around.has("on_test_batch_end")
+    logs: Mapping[str, Any] = {}
+    done = 0
+    for data in batches.of(batches.epoch()):
+        if done == 0:
+            prepare(model, data, trains=False)
+        if before:
+            around.call("on_test_batch_begin", done)
+        logs = step(*data)
+        done += 1
+        if after:
+            around.call("on_test_batch_end", done - 1, _numbers(logs))
+        if bar.is_due():
+            bar.show(done, logs)
+    if not logs:
+        raise ValueError(f"{batches.what}: there are no batches")
+    found = _numbers(logs)
+    around.call("on_test_end", found)
+    bar.end(done, found)
+    return found
+
+
+def evaluate(
+    model: Any,
+    x: Any,
+    y: Any,
+    batch_size: int | None,
+    verbose: int | str,
+    sample_weight: Any,
+    steps: int | None,
+    callbacks: Iterable[Any] | None,
+    return_dict: bool,
+) -> Any:
+    """See `Model.evaluate`."""
+    batches = Batches(x, y, sample_weight, batch_size, steps=steps, what="evaluate")
+    around = CallbackList(callbacks or (), model, {"steps": batches.steps, "verbose": verbose})
+    found = _test(model, batches, around, of_kind(verbose)("Evaluation", batches.steps))
+    return listed(found, return_dict)
+
+
+def predict(
+    model: Any,
+    x: Any,
+    batch_size: int | None,
+    verbose: int | str,
+    steps: int | None,
+    callbacks: Iterable[Any] | None,
+) -> Any:
+    """See `Model.predict`."""
+    batches = Batches(x, None, None, batch_size, steps=steps, what="predict")
+    around = CallbackList(callbacks or (), model, {"steps": batches.steps, "verbose": verbose})
+    bar = of_kind(verbose)("Prediction", batches.steps)
+    step = step_function(model, "predict")
+    around.call("on_predict_begin")
+    columns: list[list[np.ndarray]] = []
+    spec: Any = None
+    done = 0
+    for data in batches.of(batches.epoch()):
+        if done == 0:
+            prepare(model, data, trains=False)
+        around.call("on_predict_batch_begin", done)
+        leaves, spec = flatten(step(data[0]))
+        columns = columns or [[] for _ in leaves]
+        for column, leaf in zip(columns, leaves, strict=True):
+            column.append(np.asarray(leaf))
+        done += 1
+        around.call("on_predict_batch_end", done - 1, {"outputs": leaves})
+        if bar.is_due():
+            bar.show(done, {})
+    if not done:
+        raise ValueError("predict: there are no batches")
+    bar.end(done, {})
+    around.call("on_predict_end")
+    return unflatten(spec, [np.concatenate(c) for c in columns])
+
+
+def batch_of(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One batch of arrays, as tensors."""
+    return tuple(tensors(arrays(p)) for p in parts if p is not None)
+
+
+def as_arrays(x: Any) -> Any:
+    """Tensors as NumPy arrays."""
+    leaves, spec = flatten(x)
+    return unflatten(spec, [np.asarray(leaf) for leaf in leaves])
+
+
+def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Logs as Python numbers."""
+    return {k: float(v) for k, v in logs.items()}
+
+
+def listed(numbers: Mapping[str, float], return_dict: bool) -> Any:
+    """What `train_on_batch` and `evaluate` give."""
+    values: Sequence[float] = list(numbers.values())
+    return dict(numbers) if return_dict else values if len(values) > 1 else values[0]
