@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracejit as tj
-from tracejit.lower.plan import Loop
+from tracejit.lower.plan import Gemm, Loop
 from tracejit.tensor import Tensor
 from tracejit.trees import flatten
 
@@ -24,7 +24,7 @@ def alike(f: Any, *args: Any, rtol: float = 1e-9) -> Any:
     compiled = tj.function(f)
     for _ in range(2):
         for a, b in zip(flatten(compiled(*args))[0], wanted, strict=True):
-            np.testing.assert_allclose(a.numpy(), b, rtol=rtol, atol=rtol)
+            np.testing.assert_allclose(a.numpy() if isinstance(a, Tensor) else a, b, rtol=rtol, atol=rtol)
     return compiled
 
 
@@ -172,3 +172,53 @@ def test_kernels_inside_loops_are_listed() -> None:
     f(X)
     assert any("multiply" in k.ops for k in f.kernels()) and "scan: in native code" in str(tj.explain(f))
     assert len(f.lower(X).kernels) == len(f.kernels()) >= 2
+
+
+def recurrent(x: Any, wx: Any, wh: Any) -> Any:
+    """A layer with gates, which are columns of one product."""
+    hidden = wh.shape[0]
+
+    def step(state: Any, row: Any) -> Any:
+        h, c = state
+        z = row @ wx + h @ wh
+        i, f, g, o = (z[:, k * hidden: (k + 1) * hidden] for k in range(4))
+        c = tj.sigmoid(f) * c + tj.sigmoid(i) * tj.tanh(g)
+        h = tj.sigmoid(o) * tj.tanh(c)
+        return (h, c), h
+
+    start = tj.zeros((x.shape[1], hidden), dtype=x.dtype)
+    return tj.scan(step, (start, start), x)[1]
+
+
+@pytest.mark.parametrize(("batch", "hidden"), [(32, 24), (13, 16), (2, 8), (70, 40)])
+def test_gates_are_computed_on_the_panels_of_their_product(batch: int, hidden: int) -> None:
+    r = np.random.default_rng(1)
+    args = [tj.asarray(r.standard_normal(s)) for s in ((6, batch, 10), (10, 4 * hidden), (hidden, 4 * hidden))]
+    (loop,) = loops(alike(recurrent, *args), *args)
+    (product,) = (s for s in loop.body.plan.steps if isinstance(s, Gemm))
+    assert product.then is not None and len(loop.body.plan.steps) == 1
+    alike(tj.grad(lambda *a: tj.square(recurrent(*a)).sum(), argnums=(0, 1, 2)), *args)
+
+
+def test_a_steady_factor_is_packed_anew_when_an_outer_loop_moves_it() -> None:
+    r = np.random.default_rng(2)
+    x, ws = (tj.asarray(r.standard_normal(s)) for s in ((20, 30), (4, 30, 30)))
+
+    def f(x: Any, ws: Any) -> Any:
+        def outer(s: Any, w: Any) -> Any:
+            s = tj.fori_loop(0, 3, lambda i, s: tj.tanh(s @ w), s)
+            return tj.fori_loop(0, 2, lambda i, s: tj.tanh(s @ w.T), s), None
+
+        return tj.scan(outer, x, ws)[0]
+
+    compiled = alike(f, x, ws)
+    (outer,) = loops(compiled, x, ws)
+    assert sum(isinstance(s, Loop) for s in outer.body.plan.steps) == 2
+
+
+def test_columns_of_a_product_that_reach_into_the_next_row_do_not_go_on_panels() -> None:
+    r = np.random.default_rng(3)
+    a, b = tj.asarray(r.standard_normal((40, 8))), tj.asarray(r.standard_normal((8, 12)))
+    alike(lambda a, b: tj.exp((a @ b).reshape(-1)[5: 5 + 39 * 12].reshape(39, 12)), a, b)
+    alike(lambda a, b: tj.exp((a @ b)[:, 11:2:-3]), a, b)
+    alike(lambda a, b: tj.exp((a @ b)[::-1, 2:]), a, b)

@@ -9,9 +9,10 @@ Read next: `runtime/gemm.py` (panels), `runtime/program.py` (who runs both).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tracejit.lower.kernel import Launch
+from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import Gemm, Plan, Step, reads_of, writes_of
 
 PANEL = 24  # rows of a product in one item, at most: so many of a and c stay in the second cache
@@ -46,8 +47,8 @@ def stays_on_panels(step: Gemm) -> bool:
     if step.then is None or step.dtype.kind == "c" or not items_per_row(step, step.then):
         return False
     panel = min(step.m, PANEL) * step.n * step.dtype.itemsize
-    reads = [v for v in step.then.reads if v.buffer == step.c.buffer]
-    return panel <= PANEL_BYTES and len(reads) == 1 and step.then.kernel.slots.count <= PANEL_SLOTS
+    reads = [v.offset for v in step.then.reads if v.buffer == step.c.buffer]
+    return panel <= PANEL_BYTES and reads == [0] and step.then.kernel.slots.count <= PANEL_SLOTS
 
 
 def elements_per_item(step: Gemm, launch: Launch) -> int:
@@ -65,17 +66,46 @@ def items_per_row(step: Gemm, launch: Launch) -> int:
         return 0
     if not step.m or not step.n or 0 in step.batch:
         return 0
-    size = math.prod(step.batch) * step.m * step.n
-    walk = tuple(math.prod(launch.extents[d + 1:]) for d in range(k.rank))
-    if math.prod(launch.extents) != size:
-        return 0
-    for view, access in zip(launch.reads, k.reads, strict=True):
-        if view.buffer == step.c.buffer and (
-            view.offset or access.dtype != step.dtype
-            or any(have != want for have, want, n in zip(view.strides, walk, launch.extents, strict=True) if n != 1)
-        ):
-            return 0
     if any(s.op == "load" and s.args and launch.reads[s.attrs[0]].buffer == step.c.buffer for s in k.stmts):
         return 0  # rows found by index
+    reads = []
+    for view, access in zip(launch.reads, k.reads, strict=True):
+        if view.buffer == step.c.buffer:
+            if access.dtype != step.dtype:
+                return 0
+            reads.append(view)
+    return _items_over_rows(step, launch, reads) or _items_over_elements(step, launch, reads)
+
+
+def _items_over_rows(step: Gemm, launch: Launch, reads: Sequence[View]) -> int:
+    """As `items_per_row` where the first dims are the rows, and the others stay inside one (some of its columns)."""
+    k, extents, rows = launch.kernel, launch.extents, math.prod(step.batch) * step.m
+    last = k.outer if k.inner else k.outer - 1  # before the dims of an item
+    for d in range(last + 1):
+        if math.prod(extents[:d]) != rows:
+            continue
+        walk = tuple(step.n * math.prod(extents[e + 1: d]) for e in range(d))
+        if all(_same(v.strides[:d], walk, extents) and _spans(v, d, extents, step.n) for v in reads):
+            return math.prod(extents[d:last])
+    return 0
+
+
+def _spans(view: View, first: int, extents: Sequence[int], n: int) -> bool:
+    """Whether a view, at 0 along the dims before the first, stays among n elements."""
+    reach = [s * (e - 1) for s, e in zip(view.strides[first:], extents[first:], strict=True)]
+    return view.offset + sum(min(r, 0) for r in reach) >= 0 and view.offset + sum(max(r, 0) for r in reach) < n
+
+
+def _items_over_elements(step: Gemm, launch: Launch, reads: Sequence[View]) -> int:
+    """As `items_per_row` where the dims walk over all elements in order."""
+    if math.prod(launch.extents) != math.prod(step.batch) * step.m * step.n:
+        return 0
+    walk = tuple(math.prod(launch.extents[d + 1:]) for d in range(launch.kernel.rank))
+    if not all(v.offset == 0 and _same(v.strides, walk, launch.extents) for v in reads):
+        return 0
     each = elements_per_item(step, launch)
     return step.n // each if each and step.n % each == 0 else 0
+
+
+def _same(have: Sequence[int], want: Sequence[int], extents: Sequence[int]) -> bool:
+    return all(h == w or n == 1 for h, w, n in zip(have, want, extents, strict=False))

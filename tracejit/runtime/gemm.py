@@ -11,12 +11,12 @@ Read next: `gemm_code.py` (native side), `program.py` (who asks).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracejit.errors import InternalError
 from tracejit.lower.epilogue import PANEL
 from tracejit.lower.plan import Gemm
-from tracejit.runtime import gemm_code
+from tracejit.runtime import gemm_code, gemm_windows
 from tracejit.runtime.blas import blas_call
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
@@ -26,6 +26,7 @@ ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
 AWAKE = 10_000.0  # nanoseconds of work from which a product in a loop is shared with threads that are awake
 CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more from threads than what waits for memory
+SMALL_TILE = 4  # rows of a tile that still is about as quick, by the row
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
@@ -34,20 +35,25 @@ _COPY = 0.1  # nanoseconds to copy one element of b
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Native calls in order. panel: rows in an item of the last one, if its items are panels of whole rows; else 0."""
+    """Native calls in order. panel: rows in an item of the last one, if its items are panels of whole rows; else 0.
+    ahead: what has to be done but once, if b is steady; its scratch has to stay."""
 
     calls: list[NativeCall]
     panel: int = 0
+    ahead: NativeCall | None = None
 
 
-def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False) -> Product:
+def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False, steady: bool = False) -> Product:
     """What runs one matrix product, or a batch of them. after: nanoseconds of work that will be done on the panels.
-    on_panels: panels must be small and of whole rows."""
+    on_panels: panels must be small and of whole rows. hot: it is in a loop. steady: where b stays the same."""
     if not step.m or not step.n or 0 in step.batch:
         return Product([])
     if step.dtype.kind == "c":
         return Product([blas_call(step)])
-    return _own(step, gemm_code.tiles(step.dtype), after, on_panels, hot)
+    if step.rows:
+        t = gemm_code.tiles(step.dtype)
+        return _over_windows(step, t, cut(step, t, after, on_panels, hot))
+    return _own(step, gemm_code.tiles(step.dtype), after, on_panels, hot, steady)
 
 
 def _up(n: int, multiple: int) -> int:
@@ -78,16 +84,21 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
         panels = matrices * -(-m // panel)
         if not on_panels and (panels < min(pieces, ENOUGH // 4) or (not after and panels < min(2 * pieces, ENOUGH))):
             part = min(n, _up(-(-n * panels // min(2 * pieces, ENOUGH)), t.columns))
-    elif hot and work > AWAKE and not on_panels:
-        part = min(n, _up(-(-n // 4), t.columns))
-        pieces = -(-n // part)
+        elif matrices * panels < ENOUGH // 2:  # so few that they should be alike, and halves of them too
+            panel = min(panel, _up(-(-m // (panels + panels % 2)), SMALL_TILE))
+    elif hot and work > AWAKE:
+        if after or on_panels:
+            panel = min(panel, _up(-(-m // 4), SMALL_TILE))
+        else:
+            part = min(n, _up(-(-n // 4), t.columns))
+        pieces = 4
     items = matrices * -(-m // panel) * -(-n // part)
     chunk = -(-items // min(items, pieces))
     walks = max(1, -(-k // DEPTH))
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
-def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool) -> Product:
+def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool, steady: bool) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
     c = cut(step, t, after, on_panels, hot)
     words = [0] * (Word.DIMS + 4 * len(step.batch))
@@ -102,20 +113,44 @@ def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool) -> Prod
     straight = b_column == 1 or n == 1
     if not straight and b_row != 1 and k > 1:
         raise InternalError(f"a ({k}, {n}) matrix with strides ({b_row}, {b_column}) is no operand ({step.where})")
-    calls = [product]
-    if k and not (straight and (n * k * size <= LARGE or m < 8 * t.rows)):
+    calls, ahead = [product], None
+    enough, large = (t.rows, 0) if steady else (8 * t.rows, LARGE)
+    if k and not (straight and (n * k * size <= large or m < enough)):
         pack = _pack_call(step, t, straight)
         words[Word.B_STRIP], words[Word.B_ROW] = pack.words[PackWord.STRIP], t.columns * size
         each = pack.words[PackWord.STRIP] * pack.words[PackWord.COUNT]
         b_batch = tuple(each * s for s in _packed_strides(step))
         product.views.pop(Word.B)
         product.scratch_slots, product.scratch = (Word.B,), pack.scratch
-        calls = [pack, product]
+        calls, ahead = ([product], pack) if steady else ([pack, product], None)
     words[Word.BATCH] = len(step.batch)
     for d, extent in enumerate(step.batch):
         at = Word.DIMS + 4 * d
         words[at: at + 4] = [extent, step.a.strides[d] * size, b_batch[d], step.c.strides[d] * size]
-    return Product(calls, c.panel if c.part >= n else 0)
+    return Product(calls, c.panel if c.part >= n else 0, ahead)
+
+
+def _over_windows(step: Gemm, t: Tiles, c: Cut) -> Product:
+    """As `_own`, for rows or sums over several dims. b is copied in strips only if it is one matrix in memory."""
+    size, n, k, batch = step.dtype.itemsize, step.n, step.k, len(step.batch)
+    b = [s * size for s in step.b.strides]
+    inner = step.inner or (k,)
+    even = gemm_windows.merged(inner, b[batch:-1])
+    straight = step.b.strides[-1] == 1 or n == 1
+    flat = replace(step, b=replace(step.b, strides=(*step.b.strides[:batch], even[-1][1] // size, step.b.strides[-1])))
+    if not straight and (len(even) > 1 or even[0][1] != size):
+        raise InternalError(f"a ({k}, {n}) matrix with strides {step.b.strides} is no operand ({step.where})")
+    if not k or (straight and (len(even) > 1 or n * k * size <= LARGE or step.m < 8 * t.rows)):
+        call = gemm_windows.product(step, t, c, t.columns * size, b[:batch], b[batch:-1])
+        return Product([call], c.panel if c.part >= n else 0)
+    pack = _pack_call(flat, t, straight)
+    strip = pack.words[PackWord.STRIP]
+    each = [strip * pack.words[PackWord.COUNT] * s for s in _packed_strides(flat)]
+    walk = [math.prod(inner[d + 1:]) * t.columns * size for d in range(len(inner))]
+    call = gemm_windows.product(step, t, c, strip, each, walk)
+    call.views.pop(Word.B)
+    call.scratch_slots, call.scratch = (Word.B,), pack.scratch
+    return Product([pack, call], c.panel if c.part >= n else 0)
 
 
 def _packed_strides(step: Gemm) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tracejit.errors import InternalError
 from tracejit.lower.buffers import Storage
-from tracejit.lower.plan import Branch, Loop, Part, Plan
+from tracejit.lower.plan import Branch, Loop, Plan
 from tracejit.runtime.executor import ENTRY_WORDS, Control, Frame, Step
 
 SWAP = 1024  # bytes from which two places change roles instead of a copy
@@ -46,16 +46,24 @@ class Base(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """A frame being laid out: words, those that are to hold the address of the scratch, and its size."""
+    """A frame being laid out: words, those that are to hold the address of the scratch, which native functions share,
+    or of a place behind it, and the sizes of both."""
 
     words: list[int]
     relocations: list[Entry] = field(default_factory=list)  # from objects: word, object, offset
     scratch_words: list[int] = field(default_factory=list)
     scratch: int = 0
+    kept_words: list[tuple[int, int]] = field(default_factory=list)  # the same for memory of which each has its own
+    kept: int = 0
 
     def word(self) -> int:
         self.words.append(0)
         return len(self.words) - 1
+
+    def keep(self, words: Sequence[int], nbytes: int) -> None:
+        """Have words hold the address of memory that nobody else uses."""
+        self.kept_words += [(word, self.kept) for word in words]
+        self.kept += -(-nbytes // 64) * 64
 
     def relocate(self, word: int, base: Base) -> int:
         """Have a word hold an address; the word's value where that is known already."""
@@ -76,7 +84,7 @@ class Draft:
 @dataclass(slots=True)
 class Scope:
     """A plan in its place: where its inputs, outputs and temps are. first: number of its first step among all steps of
-    the program. work: estimated nanoseconds."""
+    the program. work: estimated nanoseconds. steady: buffers that stay as they are while it runs again and again."""
 
     plan: Plan
     storage: Storage
@@ -88,6 +96,8 @@ class Scope:
     inner: dict[int, LoopCode | BranchCode] = field(default_factory=dict)  # by step
     cells: dict[int, int] = field(default_factory=dict)  # words that hold the addresses of buffers, for steps in Python
     work: float = 0.0
+    steady: frozenset[int] = frozenset()
+    ahead: list[Any] = field(default_factory=list)  # native functions to run once before all that
 
     def base(self, b: int) -> Base:
         place = self.storage.places[b]
@@ -134,12 +144,16 @@ class Rows:
         if entries:
             self.control(kind, table=self.address(np.array(entries, np.int64)), entries=len(entries))
 
+    def runs(self, runs: Sequence[Any], checks: int = 0, number: int = 0) -> None:
+        """Native functions; of step `number` of the program, if they may fail."""
+        self.rows += [[r.function, 8 * r.at, r.begin, r.items, r.chunk, checks, number] for r in runs]
+
     def address(self, table: np.ndarray) -> int:
         self._keep.append(table)
         return int(table.ctypes.data)
 
 
-Enter = Callable[[Part, Sequence[Base], dict[int, Base], Base], Scope]
+Enter = Callable[..., Scope]  # Part, inputs, outputs by buffer, arena; steady buffers
 Emit = Callable[[Scope, Rows], None]
 
 
@@ -217,6 +231,7 @@ class LoopCode:
         if self.length == 0:
             return
         rows.entries(Control.MOVE, [*self.place, *self.moves])
+        rows.runs(self.body.ahead)
         top = rows.here
         leave = None
         if self.test is not None:
@@ -296,7 +311,8 @@ def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCo
         own = {result: scope.base(step.verdict)} if step.test.plan.buffers[result].role == "output" else {}
         test = enter(step.test, [*now, *operands], own, scope.base(step.work))
         verdict = draft.cell(test.base(result))
-    body = enter(step.body, [*now, *rows, *operands], made, scope.base(step.work))
+    steady = frozenset(plan.inputs[len(now) + len(rows):]) if step.length != 1 else frozenset()
+    body = enter(step.body, [*now, *rows, *operands], made, scope.base(step.work), steady)
     code = LoopCode(step.length, test, body, verdict, 0, first, place, advance=advance, moves=moves, last=last)
     for k, (b, target) in enumerate(zip(plan.outputs, targets, strict=True)):
         source, carry = body.base(b), k < len(step.carries)

@@ -28,10 +28,11 @@ from tracejit.ir import Type
 from tracejit.lower import buffers
 from tracejit.lower.epilogue import elements_per_item, items_per_row
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import Branch, Call, Gemm, Loop, Part, Plan, calls_python
+from tracejit.lower.plan import Attention, Branch, Call, Gemm, Loop, Part, Plan, calls_python
 from tracejit.lower.plan import Step as PlanStep
 from tracejit.runtime import executor, gemm, pool, threads
-from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, bind
+from tracejit.runtime.attention import attention_calls
+from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, NativeCall, bind
 from tracejit.runtime.gemm_code import Word
 from tracejit.runtime.grid import Grid, along_rows, grid
 from tracejit.runtime.nested import Base, Draft, Rows, Scope, lay_out_branch, lay_out_loop
@@ -118,7 +119,8 @@ class Program:
         self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
         self._stops = calls_python(plan)
         scopes = {id(scope): scope for scope, _ in self._numbered}.values()
-        self._parallel = any(r.chunk < r.items for scope in scopes for runs in scope.runs.values() for r in runs)
+        self._parallel = any(r.chunk < r.items for scope in scopes
+                             for runs in (*scope.runs.values(), scope.ahead) for r in runs)
         self._checked = config.debug.check >= 2
         self.name = "program"  # for people
         self.profile: list[tuple[int, float]] | None = None
@@ -212,14 +214,16 @@ class Program:
         addresses = iter(kernels)
         self._scope = self._enter(draft, addresses, Part(self.plan, self.storage), inputs, outputs, objects[-1])
         scratch_at = self.storage.arena_bytes
+        kept_at = scratch_at + -(-draft.scratch // 64) * 64
         draft.relocations += [(word, self._arena_word, scratch_at) for word in draft.scratch_words]
+        draft.relocations += [(word, self._arena_word, kept_at + at) for word, at in draft.kept_words]
         self._relocation_table = np.array(draft.relocations, np.int64).reshape(-1, RELOCATION_WORDS)
-        return _Layout(np.array(draft.words, np.int64), self._error_slots, self._arena_word, scratch_at + draft.scratch)
+        return _Layout(np.array(draft.words, np.int64), self._error_slots, self._arena_word, kept_at + draft.kept)
 
     def _enter(self, draft: Draft, addresses: Iterator[int], part: Part, inputs: Sequence[Base],
-               outputs: dict[int, Base], arena: Base) -> Scope:
+               outputs: dict[int, Base], arena: Base, steady: frozenset[int] = frozenset()) -> Scope:
         """Lay out the steps of the plan, or of a part of it, whose buffers are at these places."""
-        scope = Scope(part.plan, part.storage, len(self._numbered), inputs, outputs, arena)
+        scope = Scope(part.plan, part.storage, len(self._numbered), inputs, outputs, arena, steady=steady)
         self._numbered += [(scope, step) for step in part.plan.steps]
         enter = partial(self._enter, draft, addresses)
         for s, step in enumerate(part.plan.steps):
@@ -229,6 +233,8 @@ class Program:
                     scope.runs[s] = self._add_launch(draft, scope, s, step, function, g)
             elif isinstance(step, Gemm):
                 scope.runs[s] = self._add_product(draft, scope, s, step, next(addresses) if step.then else 0)
+            elif isinstance(step, Attention):
+                scope.runs[s] = self._add_attention(draft, scope, step)
             elif isinstance(step, Loop):
                 scope.inner[s] = lay_out_loop(draft, scope, step, enter)
             elif isinstance(step, Branch):
@@ -254,18 +260,17 @@ class Program:
         """A product; then its kernel, on each panel of rows where the product goes by whole rows."""
         after = grid(step.then) if step.then is not None else None
         on_panels = scope.storage.places[step.c.buffer].home == "panels"
-        product = gemm.product(step, after.work if after is not None else 0.0, on_panels, scope.first > 0)
-        runs = []
-        for call in product.calls:
-            at = len(draft.words)
-            for word, view in call.views.items():
-                base = scope.base(view.buffer).after(view.offset * step.dtype.itemsize)
-                call.words[word] = draft.relocate(at + word, base)
-            draft.scratch_words += [at + word for word in call.scratch_slots]
-            draft.scratch = max(draft.scratch, call.scratch)
-            draft.words += call.words
-            self._constants.append(call.constants)
-            runs.append(_Run(call.function, at, 0, call.items, call.chunk, call.work))
+        steady = step.b.buffer in scope.steady
+        product = gemm.product(step, after.work if after is not None else 0.0, on_panels, scope.first > 0, steady)
+        runs = [self._add_call(draft, scope, step, call) for call in product.calls]
+        if product.ahead is not None:
+            scope.ahead.append(self._add_call(draft, scope, step, product.ahead))
+            users = [(runs[-1], product.calls[-1]), (scope.ahead[-1], product.ahead)]
+            draft.keep([run.at + word for run, call in users for word in call.scratch_slots], product.ahead.scratch)
+        elif product.calls:
+            draft.scratch_words += [run.at + word for run, call in zip(runs, product.calls, strict=True)
+                                    for word in call.scratch_slots]
+            draft.scratch = max(draft.scratch, *(call.scratch for call in product.calls))
         if step.then is None or after is None or not after.items:
             return runs
         if not product.panel:
@@ -281,6 +286,23 @@ class Program:
             draft.words += [len(product.calls[-1].words), Word.C, slots.count, operand, step.n * step.dtype.itemsize]
         chain = executor.CHAIN_ON_PANELS if on_panels else executor.CHAIN
         return [*runs, _Run(chain, at, 0, first.items, first.chunk, first.work)]
+
+    def _add_attention(self, draft: Draft, scope: Scope, step: Attention) -> list[_Run]:
+        calls = attention_calls(step)
+        runs = [self._add_call(draft, scope, step, call) for call in calls]
+        draft.scratch_words += [run.at + word for run, call in zip(runs, calls, strict=True)
+                                for word in call.scratch_slots]
+        draft.scratch = max(draft.scratch, *(call.scratch for call in calls), 0)
+        return runs
+
+    def _add_call(self, draft: Draft, scope: Scope, step: Gemm | Attention, call: NativeCall) -> _Run:
+        at = len(draft.words)
+        for word, view in call.views.items():
+            base = scope.base(view.buffer).after(view.offset * step.dtype.itemsize)
+            call.words[word] = draft.relocate(at + word, base)
+        draft.words += call.words
+        self._constants.append(call.constants)
+        return _Run(call.function, at, 0, call.items, call.chunk, call.work)
 
     def _fill_slots(self, draft: Draft, scope: Scope, at: int, launch: Launch, g: Grid) -> None:
         k, words = launch.kernel, draft.words
@@ -363,7 +385,7 @@ class Program:
                 scope.inner[s].emit(rows, self._emit)
             elif s in scope.runs and s not in left_out:
                 checks = int(isinstance(step, Launch) and bool(step.sites))
-                rows.rows += [[r.function, 8 * r.at, r.begin, r.items, r.chunk, checks, number] for r in scope.runs[s]]
+                rows.runs(scope.runs[s], checks, number)
             else:
                 continue
             if profiled:
