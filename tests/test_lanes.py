@@ -62,7 +62,7 @@ def test_collatz_with_a_choice_inside() -> None:
             lambda n, k: n > 1, lambda n, k: (tj.cond(n % 2 == 0, lambda: n // 2, lambda: 3 * n + 1), k + 1), (n, 0)
         )[1]
 
-    assert turned(steps, tj.asarray(np.int64(27))).item() == 111
+    assert turned(steps, tj.asarray(np.int64(27))) == 111
 
 
 def test_a_controller_with_many_carries() -> None:
@@ -206,3 +206,12 @@ def test_loops_whose_elements_meet_stay(f: Any) -> None:
     for a, b in zip(values(compiled(x)), values(f(x)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
     assert count(compiled.lower(x).graph, "lane_loop") == 0
+
+
+def test_results_that_only_dead_code_reads() -> None:
+    def f(x: Any) -> Any:
+        i, y, z = tj.fori_loop(0, 5, lambda i, c: (c[0] + 1, c[1] * 0.5 + 1, c[2] + c[1]), (x * 0, x, x))
+        dead = z[::-1] + i  # noqa: F841 - reads a carry that nothing else needs
+        return y
+
+    turned(f, tj.asarray(np.linspace(0, 1, 50)))

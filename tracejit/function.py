@@ -40,7 +40,6 @@ from tracejit.lower.fuse import fuse
 from tracejit.lower.plan import Plan
 from tracejit.runtime import pool
 from tracejit.tensor import Tensor, state
-from tracejit.trace.autograph import builtin as _builtin  # noqa: F401 - builtins for traced values register themselves
 from tracejit.trace.autograph.convert import convert
 from tracejit.trace.built import Built, KernelInfo, Lowered, Lowering, kernel_infos
 from tracejit.trace.cache import MAX_KEYS, CacheInfo, Described, Stats, Traces, no_shortcut

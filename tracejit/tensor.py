@@ -37,6 +37,10 @@ class Recorder(Protocol):
         TracerError naming the argument, the line and the rewrite."""
         ...
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether `concrete` has an answer."""
+        ...
+
     def read(self, tensor: Tensor) -> Tensor:
         """`tensor`'s present value under a new handle."""
         ...
@@ -323,6 +327,19 @@ class Number(Tensor):
 
     def __hash__(self) -> int:
         return hash(self.item())  # as a key it is its value, which the trace then depends on
+
+    def __repr__(self) -> str:
+        """Text shows the value, which the trace then depends on; in `print` and asserts rewritten code has it filled in
+        at run time."""
+        return repr(self.item()) if self._known() else super().__repr__()
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self._known() else super().__format__(spec)
+
+    def _known(self) -> bool:
+        return state.trace is not None and state.trace.knows(self)
 
     def __getattr__(self, name: str) -> Any:
         """What only Python's number has (`is_integer`, `bit_length`)."""

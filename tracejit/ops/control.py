@@ -18,16 +18,14 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from tracejit import dtypes
 from tracejit.dims import is_symbolic
 from tracejit.errors import TracerError, user_line
-from tracejit.ir import INPUT, Graph, Node, Type
+from tracejit.ir import Type
 from tracejit.ops import core
+from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, together, union
 from tracejit.ops.movement import joined, moved_axis, permuted, reshaped
 from tracejit.ops.regions import COND, SCAN, WHILE
 from tracejit.ops.shaping import stack
@@ -38,158 +36,12 @@ __all__ = ["associative_scan", "cond", "fori_loop", "map", "scan", "switch", "ve
 
 Function = Callable[..., Any]
 ATTEMPTS = 8  # traces of a body until its carry's dtypes stay the same
-_WEAK = {int: dtypes.int64, float: dtypes.float64, complex: dtypes.complex128}
-
-
-# -- leaves ------------------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class Slot:
-    """One leaf that goes around a loop or comes out of a branch. type None: not a tensor, the same `value` always."""
-
-    value: Any
-    type: Type | None
-    weak: bool  # a Python number
-    name: str
-
-    @classmethod
-    def of(cls, x: Any, name: str) -> Slot:
-        if isinstance(x, Tensor):
-            return cls(x, Type(x.shape, x.dtype), x._weak and x.dtype.kind != "b", name)
-        if type(x) in _WEAK:
-            return cls(x, Type((), _WEAK[type(x)]), True, name)
-        if isinstance(x, (bool, np.ndarray, np.generic)):
-            dtype = dtypes.bool_ if isinstance(x, bool) else dtypes.as_dtype(x.dtype)
-            return cls(x, Type(np.shape(x), dtype), False, name)
-        return cls(x, None, False, name)
-
-    def tensor(self, dtype: np.dtype | None = None) -> Tensor:
-        """The value in the slot's dtype."""
-        assert self.type is not None
-        dtype = self.type.dtype if dtype is None else dtype
-        if self.weak and not isinstance(self.value, Tensor):
-            return core.full(self.value, (), dtype)
-        return core.cast(core.as_tensor(self.value), dtype)
-
-    def __str__(self) -> str:
-        if self.type is None:
-            return f"{self.value!r:.60}"
-        return (
-            f"a Python {self.type.dtype.kind.replace('i', 'int').replace('f', 'float')}"
-            if self.weak
-            else f"{self.type!r}"
-        )
-
-
-def _together(slots: Sequence[Slot]) -> tuple[np.dtype, bool]:
-    """The dtype that holds all of them, and whether it is weak."""
-    strong = [s.type.dtype for s in slots if s.type is not None and not s.weak]
-    weak = [s.type.dtype.kind for s in slots if s.type is not None and s.weak]
-    if not strong:
-        return _WEAK[{"i": int, "f": float, "c": complex}[max(weak, key="ifc".index)]], True
-    return dtypes.result_dtype(strong, weak), False
-
-
-def _same_value(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    try:
-        return bool(type(a) is type(b) and a == b)
-    except Exception:
-        return False
-
-
-# -- tracing a branch or a body ----------------------------------------------------------------------------------------
-class Region:
-    """A branch, a condition or a body. `run` traces it; `graph` gives it inputs in an order shared with others."""
-
-    def __init__(self, name: str):
-        self.trace: Any = state.trace.nested(name)  # type: ignore[union-attr]
-        self.inputs: list[Node] = []
-        self.leaves: list[Any] = []
-        self.spec: Any = None
-        self.written: list[tuple[Tensor, Tensor]] = []  # handles from outside, and what they hold at the end
-
-    def input(self, slot: Slot) -> Any:
-        """What stands for a slot inside."""
-        if slot.type is None:
-            return slot.value
-        t = self.trace.input(slot.type, slot.name)
-        self.inputs.append(t._value)
-        return core.as_number(t) if slot.weak else t
-
-    def run(self, f: Callable[[], Any]) -> Any:
-        """Trace f(); its result's leaves are kept."""
-        try:
-            with recording(self.trace):
-                result = f()
-                self.leaves, self.spec = flatten(result)
-                self.leaves = [self.trace.read(x) if isinstance(x, Tensor) and not x._weak else x for x in self.leaves]
-        finally:
-            self.written = self.trace.close()
-        return result
-
-    def outputs(self, slots: Sequence[Slot]) -> list[Tensor]:
-        """The leaves in the dtypes of the slots they go to."""
-        with recording(self.trace):
-            return [
-                self.trace.read(Slot.of(x, "").tensor(s.type.dtype))
-                for x, s in zip(self.leaves, slots, strict=True)
-                if s.type is not None
-            ]
-
-    def handles(self) -> list[Tensor]:
-        """What it takes from outside."""
-        return [c.handle for c in self.trace.captured.values()]
-
-    def graph(self, outputs: Sequence[Tensor], handles: Sequence[Tensor]) -> Graph:
-        """The graph from the slots and then `handles` to `outputs`."""
-        with recording(self.trace):
-            found = self.trace.finish(outputs)
-        inputs = [self.node_for(h) for h in handles]
-        return Graph((*self.inputs, *inputs), found.nodes, found.outputs, found.name)
-
-    def node_for(self, handle: Tensor) -> Node:
-        """The input that stands for a handle from outside (a new one if the region does not read it)."""
-        captured = self.trace.captured.get(id(handle))
-        if captured is not None:
-            return captured.node
-        type = Type(handle.shape, handle.dtype)
-        return Node(INPUT, (), {"type": type}, type)
-
-    def last(self, handle: Tensor) -> Tensor:
-        """What a handle from outside holds at the end."""
-        for h, value in self.written:
-            if h is handle:
-                return value
-        with recording(self.trace):
-            return self.trace.read(handle)
-
-
-def _union(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
-    """Each handle once, in order."""
-    return list({id(h): h for group in groups for h in group}.values())
-
-
-def _rebind(handles: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for h, value in zip(handles, values, strict=True):
-        core.rebind(h, value)
 
 
 def _filled(slots: Sequence[Slot], results: Iterable[Tensor]) -> list[Any]:
     """One leaf per slot: tensors from `results` in turn."""
     rest = iter(results)
     return [s.value if s.type is None else core.as_number(next(rest)) if s.weak else next(rest) for s in slots]
-
-
-def _scalar(what: str, x: Any) -> Tensor:
-    """A predicate or index as a 0-d tensor."""
-    t = core.as_tensor(x)
-    if t.size != 1:
-        raise ValueError(
-            f"{what} must be a single value, got shape {t.shape} (at {user_line()}); tj.where chooses by element, "
-            f"or any() or all() to make one value of it"
-        )
-    return t if t.shape == () else reshaped(t, ())
 
 
 def _is_unknown(x: Any) -> bool:
@@ -208,7 +60,7 @@ def cond(pred: Any, true_fn: Function, false_fn: Function, *operands: Any, names
     if not _is_unknown(pred):
         return true_fn(*operands) if pred else false_fn(*operands)
     return _branches(
-        "cond", core.cast(_scalar("cond: the predicate", pred), dtypes.bool_), (false_fn, true_fn), operands, names
+        "cond", core.cast(single("cond: the predicate", pred), dtypes.bool_), (false_fn, true_fn), operands, names
     )
 
 
@@ -229,7 +81,7 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any) -> Any:
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
     if len(branches) == 1:
         return branches[0](*operands)
-    return _branches("switch", core.cast(_scalar("switch: the index", index), dtypes.int64), branches, operands, None)
+    return _branches("switch", core.cast(single("switch: the index", index), dtypes.int64), branches, operands, None)
 
 
 def _branches(
@@ -249,23 +101,23 @@ def _branches(
                 f"{first.trace.name} gives {_plain(first.spec)}, {r.trace.name} gives {_plain(r.spec)}"
             )
     slots = [_joined(form, regions, k, name) for k, name in enumerate(_names(first.spec, "result", names))]
-    written = _union([h for h, _ in r.written] for r in regions)
+    written = union([h for h, _ in r.written] for r in regions)
     outputs = [[*r.outputs(slots), *(r.last(h) for h in written)] for r in regions]
-    handles = _union(r.handles() for r in regions)
+    handles = union(r.handles() for r in regions)
     graphs = tuple(r.graph(out, handles) for r, out in zip(regions, outputs, strict=True))
     results = apply(COND, (choice, *handles), {"branches": graphs})
     n = len(results) - len(written)
-    _rebind(written, results[n:])
+    rebind_all(written, results[n:])
     return unflatten(first.spec, _filled(slots, results[:n]))
 
 
 def _joined(form: str, regions: Sequence[Region], k: int, name: str) -> Slot:
     """The slot that takes result `k` of every branch."""
     slots = [Slot.of(r.leaves[k], name) for r in regions]
-    if all(s.type is None and _same_value(s.value, slots[0].value) for s in slots):
+    if all(s.type is None and same_value(s.value, slots[0].value) for s in slots):
         return slots[0]
     if all(
-        s.weak and not isinstance(s.value, Tensor) and _same_value(repr(s.value), repr(slots[0].value)) for s in slots
+        s.weak and not isinstance(s.value, Tensor) and same_value(repr(s.value), repr(slots[0].value)) for s in slots
     ):
         return Slot(slots[0].value, None, False, name)  # the same Python number whatever happens
     shapes = [s.type.shape if s.type is not None else None for s in slots]
@@ -275,7 +127,7 @@ def _joined(form: str, regions: Sequence[Region], k: int, name: str) -> Slot:
             f"{form} at {user_line()}: {name} is {given}; a compiled branch must give the same kind of value "
             f"and the same shape whichever way it goes"
         )
-    dtype, weak = _together(slots)
+    dtype, weak = together(slots)
     return Slot(None, Type(shapes[0] or (), dtype), weak, name)
 
 
@@ -390,7 +242,7 @@ def _traced_while(cond: Function, body: Function, init: Any, names: Sequence[str
     turn, _ = _settled("while_loop", lambda values: body(unflatten(spec, values)), slots, spec, [])
     test = Region("cond")
     values = [test.input(s) for s in slots]
-    test.run(lambda: core.cast(_scalar("while_loop: the condition", cond(unflatten(spec, values))), dtypes.bool_))
+    test.run(lambda: core.cast(single("while_loop: the condition", cond(unflatten(spec, values))), dtypes.bool_))
     if test.written:
         raise TracerError(
             f"while_loop at {user_line()}: the condition writes a tensor or Variable from outside (as a random draw "
@@ -398,11 +250,11 @@ def _traced_while(cond: Function, body: Function, init: Any, names: Sequence[str
         )
     written = [h for h, _ in turn.written]
     outputs = [*turn.outputs(slots), *(turn.last(h) for h in written)]
-    handles = _union([written, turn.handles(), test.handles()])
+    handles = union([written, turn.handles(), test.handles()])
     attrs = {"cond": test.graph(test.leaves, handles), "body": turn.graph(outputs, handles)}
     results = apply(WHILE, (*(s.tensor() for s in slots if s.type is not None), *handles), attrs)
     n = len(results) - len(written)
-    _rebind(written, results[n:])
+    rebind_all(written, results[n:])
     return unflatten(spec, _filled(slots, results[:n]))
 
 
@@ -430,14 +282,14 @@ def _settled(
         changed = False
         for s, x in zip(slots, region.leaves, strict=True):
             new = Slot.of(x, s.name)
-            if s.type is None and new.type is None and _same_value(s.value, new.value):
+            if s.type is None and new.type is None and same_value(s.value, new.value):
                 continue
             if s.type is None or new.type is None or s.type.shape != new.type.shape:
                 raise TracerError(
                     f"{form} at {user_line()}: {s.name} is {s} before an iteration and {new} after it; a carry keeps "
                     f"its shape and kind (start it with what the body gives, for example tj.zeros of that shape)"
                 )
-            dtype, weak = _together([s, new])
+            dtype, weak = together([s, new])
             changed |= (dtype, weak) != (s.type.dtype, s.weak)
             if (dtype, weak) != (s.type.dtype, s.weak):
                 s.value = s.tensor(dtype)
@@ -471,7 +323,7 @@ def fori_loop(lower: Any, upper: Any, body: Function, init: Any) -> Any:
 def _whole(x: Any) -> Any:
     """A loop's first index: a tensor counts as a Python number does, so that it does not widen what it meets."""
     if isinstance(x, Tensor):
-        return core.as_number(core.cast(_scalar("fori_loop: the lower bound", x), dtypes.int64))
+        return core.as_number(core.cast(single("fori_loop: the lower bound", x), dtypes.int64))
     return int(x)
 
 
@@ -510,7 +362,7 @@ def scan(f: Function, init: Any, xs: Any = None, length: int | None = None, reve
         ys = [None if Slot.of(y, "").type is None else turn.trace.read(core.strong(y)) for y in made]
     written = [h for h, _ in turn.written]
     outputs = [*turn.outputs(slots), *(turn.last(h) for h in written), *(y for y in ys if y is not None)]
-    handles = _union([written, turn.handles()])
+    handles = union([written, turn.handles()])
     first = len(turn.inputs) - len(rows)
     turn.inputs[first:first] = [turn.node_for(h) for h in written]
     graph = turn.graph(outputs, handles[len(written) :])
@@ -523,7 +375,7 @@ def scan(f: Function, init: Any, xs: Any = None, length: int | None = None, reve
         "xs": len(rows),
     }
     results = apply(SCAN, (*starts, *written, *rows, *handles[len(written) :]), attrs)
-    _rebind(written, results[len(starts) : len(starts) + len(written)])
+    rebind_all(written, results[len(starts) : len(starts) + len(written)])
     stacks = iter(results[len(starts) + len(written) :])
     out = unflatten(made_spec, [y if s is None else next(stacks) for y, s in zip(made, ys, strict=True)])
     return unflatten(spec, _filled(slots, results)), out

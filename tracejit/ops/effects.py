@@ -84,7 +84,8 @@ class Template:
         return marked.replace("{", "{{").replace("}", "}}").replace("\0", "{").replace("\1", "}")
 
 
-def _filled(text: str, kinds: Sequence[str], arrays: Sequence[np.ndarray]) -> str:
+def filled(text: str, kinds: Sequence[str], arrays: Sequence[np.ndarray]) -> str:
+    """A template with the values in it."""
     return text.format(*(_shown(kind, a) for kind, a in zip(kinds, arrays, strict=True)))
 
 
@@ -102,7 +103,7 @@ def _stream(file: Any) -> Any:
 
 
 def _print(*arrays: np.ndarray, text: str, kinds: tuple[str, ...], file: Any) -> tuple[()]:
-    builtins.print(_filled(text, kinds, arrays), end="", file=_stream(file))
+    builtins.print(filled(text, kinds, arrays), end="", file=_stream(file))
     return ()
 
 
@@ -142,7 +143,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 def _check(ok: np.ndarray, *arrays: np.ndarray, text: str | None, kinds: tuple[str, ...], error: str) -> tuple[()]:
     if not ok:
-        raise _ERRORS[error](*([] if text is None else [_filled(text, kinds, arrays)]))
+        raise _ERRORS[error](*([] if text is None else [filled(text, kinds, arrays)]))
     return ()
 
 

@@ -8,6 +8,7 @@ Read next: `captures.py` (values from outside), `function.py` (the cache of thes
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tracejit.ir import Graph, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.ops.selected import Selected
 from tracejit.tensor import Number, Tensor, recording, wrap
+from tracejit.trace.autograph.staging import last_raise, raise_later
 from tracejit.trace.autograph.values import Undefined
 from tracejit.trace.calls import CompiledGraph
 from tracejit.trace.captures import Reach, Watch
@@ -315,6 +317,9 @@ def record(
             reach.changed += [n for k, n in zip(call.traced, given) if _is_changed(values[k], *given[n])]
             outputs, results, spec = _results(trace, result, stand_ins, starts)
     except Exception as error:
+        if last_raise.latest is error and any(_MENTION.search(a) for a in error.args if isinstance(a, str)):
+            with recording(trace):
+                raise_later(error)  # its text holds traced values
         effects = [n for n in trace.nodes if has_effects(n)]
         if effects:  # what eager code would have done before it failed
             inputs = {n: call.leaves[k] for k, n in starts.items()}
@@ -433,7 +438,7 @@ def _results(
     trace: Trace, result: Any, stand_ins: Sequence[Any], starts: dict[int, Node]
 ) -> tuple[list[Tensor], list[Result], Any]:
     """The graph outputs and the recipe for a function's result."""
-    leaves, spec = ([result], None) if isinstance(result, Tensor) else flatten(result)
+    leaves, spec = ([result], None) if isinstance(result, Tensor) else flatten(_without_traced_keys(result))
     outputs: list[Tensor] = []
     found: list[Result] = []
     for x in leaves:
@@ -460,9 +465,29 @@ def _results(
             found.append(Result("array", value=x.copy()))
         elif type(x) is Undefined or type(x) is Selected:
             raise x.error()
+        elif isinstance(x, str) and _MENTION.search(x):
+            raise TracerError(
+                f"{trace.name} returns a text with a traced value in it, {x!r:.80}; text is made once, while tracing. "
+                f"Return the value and make the text outside, or write it with print"
+            )
         else:
             found.append(Result("static", value=x))
     return outputs, found, spec
+
+
+_MENTION = re.compile(r"<traced [^<>]* #\d+")  # `Trace.mention`
+
+
+def _without_traced_keys(x: Any) -> Any:
+    """A result whose dicts and sets hold Python's own numbers, where they held traced ones (which are known then)."""
+    plain = lambda k: k.item() if isinstance(k, Number) else k
+    if type(x) is dict:
+        return {plain(k): _without_traced_keys(v) for k, v in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)([_without_traced_keys(v) for v in x])
+    if type(x) in (set, frozenset):
+        return type(x)([plain(v) for v in x])
+    return x
 
 
 def _is_changed(container: Any, leaves: Sequence[Any], spec: Any) -> bool:

@@ -3,12 +3,12 @@
 In: the calls of rewritten code. Out: what the builtin gives for plain values; for traced ones a traced number, a loop
 to be (`loops.py`), or text written at run time.
 
-Read next: `convert.py`.
+Read next: `convert.py` (who looks things up in the table at the end).
 """
 
 from __future__ import annotations
 
-import builtins
+import functools
 import types
 from collections.abc import Callable
 from functools import partial
@@ -19,17 +19,8 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.ops import control, core, creation, effects, reduction
 from tracejit.tensor import Number, Tensor, state
-from tracejit.trace.autograph import convert, loops, operators
+from tracejit.trace.autograph import loops, operators
 from tracejit.trace.autograph.operators import unknown
-
-
-def _special(*originals: Any) -> Callable[[Any], Any]:
-    def register(f: Any) -> Any:
-        for original in originals:
-            convert.SPECIAL[original] = f
-        return f
-
-    return register
 
 
 def _single(x: Tensor, how: str) -> Tensor:
@@ -45,7 +36,7 @@ def _traced(x: Any, dtype: np.dtype) -> bool:
     return unknown(x) or (state.trace is not None and isinstance(x, Number) and dtype.kind in "fc")
 
 
-def _converter(original: Any, dtype: np.dtype) -> None:
+def _converter(original: Any, dtype: np.dtype) -> Callable[..., Any]:
     name = original.__name__
 
     def convert_number(*args: Any, **kwargs: Any) -> Any:
@@ -60,19 +51,9 @@ def _converter(original: Any, dtype: np.dtype) -> None:
             )
         return core.as_number(core.cast(x, dtype))
 
-    _special(original)(convert_number)
+    return convert_number
 
 
-for _original, _dtype in (
-    (float, dtypes.float64),
-    (int, dtypes.int64),
-    (bool, dtypes.bool_),
-    (complex, dtypes.complex128),
-):
-    _converter(_original, _dtype)
-
-
-@_special(Tensor.item)
 def item(t: Tensor, *index: Any) -> Any:
     """`t.item()`: a traced Python number."""
     if not unknown(t):
@@ -84,7 +65,6 @@ def item(t: Tensor, *index: Any) -> Any:
     return core.as_number(core.cast(value, operators.PYTHON[kind]))
 
 
-@_special(Tensor.numpy)
 def numpy(t: Tensor) -> Any:
     """`t.numpy()` of a single traced value: the value, still traced, printed as NumPy prints it."""
     if unknown(t) and t.ndim == 0:
@@ -92,7 +72,6 @@ def numpy(t: Tensor) -> Any:
     return t.numpy()
 
 
-@_special(builtins.print)
 def print_(*values: Any, **options: Any) -> None:
     """`print`: at run time, in program order."""
     if state.trace is None:
@@ -101,19 +80,16 @@ def print_(*values: Any, **options: Any) -> None:
         effects.print(*values, **options)
 
 
-@_special(builtins.len)
 def length(x: Any) -> Any:
     """`len`: of a range with traced bounds, a traced number."""
     return x.count if isinstance(x, loops.Steps) else len(x)
 
 
-@_special(builtins.range)
 def range_(*args: Any) -> Any:
     """`range`, with traced bounds."""
     return loops.traced_range(*args) if 0 < len(args) < 4 and any(map(unknown, args)) else range(*args)
 
 
-@_special(creation.arange)
 def arange(*args: Any, **kwargs: Any) -> Any:
     """`tj.range`: with traced bounds, something to loop over."""
     if not any(map(unknown, args)):
@@ -124,13 +100,11 @@ def arange(*args: Any, **kwargs: Any) -> Any:
     return loops.traced_range(*args, dtype=dtypes.as_dtype(given) if given is not None else dtypes.default_int())
 
 
-@_special(builtins.enumerate)
 def enumerate_(iterable: Any, start: Any = 0) -> Any:
     inner = loops.parts_of(iterable) if state.trace is not None else None
     return enumerate(iterable, start) if inner is None else loops.traced_enumerate(inner, start)
 
 
-@_special(builtins.zip)
 def zip_(*iterables: Any, **options: Any) -> Any:
     inners = [loops.parts_of(x) for x in iterables] if state.trace is not None and not options else []
     if not inners or any(s is None for s in inners):
@@ -138,11 +112,33 @@ def zip_(*iterables: Any, **options: Any) -> Any:
     return loops.traced_zip(inners)  # type: ignore[arg-type]
 
 
+def _python_type(x: Number) -> type:
+    """The type that a value has undecorated."""
+    return _PYTHON_TYPES[x.dtype.kind]
+
+
+_PYTHON_TYPES = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+
+
+def isinstance_(x: Any, kinds: Any, /) -> bool:
+    """`isinstance`: a traced Python number is a number, not a tensor."""
+    return issubclass(_python_type(x), kinds) if isinstance(x, Number) else isinstance(x, kinds)
+
+
+def type_(*args: Any, **options: Any) -> Any:
+    """`type` of a traced Python number: that of the number."""
+    return _python_type(args[0]) if len(args) == 1 and isinstance(args[0], Number) else type(*args, **options)
+
+
+def isscalar(x: Any) -> bool:
+    return isinstance(x, Number) or np.isscalar(x)
+
+
 def _pick(first: Any, x: Any, y: Any) -> Any:
     return operators.if_exp(first, lambda: x, lambda: y)
 
 
-def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> None:
+def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> Callable[..., Any]:
     def extreme(*args: Any, **options: Any) -> Any:
         items = args[0] if len(args) == 1 else args
         if state.trace is None or options:
@@ -159,14 +155,9 @@ def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> No
             found = _pick(better(x, found), x, found)
         return found
 
-    _special(original)(extreme)
+    return extreme
 
 
-_extreme(min, lambda a, b: a < b, reduction.min)
-_extreme(max, lambda a, b: a > b, reduction.max)
-
-
-@_special(builtins.sum)
 def sum_(iterable: Any, /, start: Any = 0) -> Any:
     if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim and iterable.shape[0] > loops.UNROLL:
         return core.cast(reduction.sum(iterable, axis=0), iterable.dtype) + start
@@ -185,7 +176,7 @@ def _until(items: Any, ends: bool) -> Any:
             return
 
 
-def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> None:
+def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> Callable[..., Any]:
     def test(iterable: Any, /) -> Any:
         if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim == 1:
             return whole(iterable)
@@ -196,10 +187,32 @@ def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> No
             return operators.predicate(found) if unknown(found) else bool(found)
         return original(iterable)
 
-    _special(original)(test)
+    return test
 
 
-_test(any, operators.or_, reduction.any, True)
-_test(all, operators.and_, reduction.all, False)
-
-convert.HIGHER_ORDER |= {getattr(control, name) for name in control.__all__}
+# -- the table ---------------------------------------------------------------------------------------------------------
+# What rewritten code calls in place of a builtin or method.
+SPECIAL: dict[Any, Callable[..., Any]] = {
+    float: _converter(float, dtypes.float64),
+    int: _converter(int, dtypes.int64),
+    bool: _converter(bool, dtypes.bool_),
+    complex: _converter(complex, dtypes.complex128),
+    Tensor.item: item,
+    Tensor.numpy: numpy,
+    print: print_,
+    len: length,
+    range: range_,
+    creation.arange: arange,
+    enumerate: enumerate_,
+    zip: zip_,
+    isinstance: isinstance_,
+    type: type_,
+    np.isscalar: isscalar,
+    min: _extreme(min, lambda a, b: a < b, reduction.min),
+    max: _extreme(max, lambda a, b: a > b, reduction.max),
+    sum: sum_,
+    any: _test(any, operators.or_, reduction.any, True),
+    all: _test(all, operators.and_, reduction.all, False),
+}
+# Functions that call functions given to them.
+HIGHER_ORDER: set[Any] = {map, filter, functools.reduce} | {getattr(control, name) for name in control.__all__}

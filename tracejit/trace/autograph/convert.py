@@ -4,7 +4,7 @@ In: what traced code is about to call. Out: something to call in its place: the 
 traced values, or the callee itself. The user's own functions are rewritten; the standard library, installed packages
 and this package are not. Straight-line code that calls only those is left alone too, without a look at its source.
 
-Read next: `source.py`, `transform.py`.
+Read next: `source.py`, `transform.py`, `builtin.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tracejit.tensor import Tensor
-from tracejit.trace.autograph import source, transform
+from tracejit.trace.autograph import operators, source, transform
+from tracejit.trace.autograph.builtin import HIGHER_ORDER, SPECIAL
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _LIBRARIES = tuple(
@@ -33,13 +33,6 @@ _LIBRARIES = tuple(
 )
 _GENERATORS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines, async generators
 MAX_CODES = 10_000
-
-# The module of operators, as `ag__` in rewritten code; filled when it is imported.
-RUNTIME = types.CellType()
-# Builtins and methods with a form for traced values, filled by `builtin.py`.
-SPECIAL: dict[Any, Callable[..., Any]] = {}
-# Functions that call functions given to them.
-HIGHER_ORDER: set[Any] = {map, filter, functools.reduce}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +64,12 @@ def call(f: Any) -> Any:
         special = SPECIAL.get(f)
         return special if special is not None else _higher(f) if f in HIGHER_ORDER else f
     return f if isinstance(f, type) else convert(f)
+
+
+# What `ag__` is in rewritten code: the operators, and `call`.
+RUNTIME = types.CellType(
+    types.SimpleNamespace(call=call, **{name: getattr(operators, name) for name in operators.__all__})
+)
 
 
 def convert(f: Any) -> Any:
@@ -196,6 +195,9 @@ _SPECIAL_NAMES = frozenset(
         "list",
         "tuple",
         "reversed",
+        "isinstance",
+        "type",
+        "isscalar",
     )
 )
 _tensor_names: frozenset[str] = frozenset()

@@ -12,7 +12,6 @@ Read next: `staging.py`.
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -21,9 +20,8 @@ from tracejit import dtypes
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import Node
 from tracejit.ops import comparison, core, effects
-from tracejit.tensor import Tensor, state
-from tracejit.trace.autograph import convert, loops
-from tracejit.trace.autograph.convert import call
+from tracejit.tensor import Number, Tensor, state
+from tracejit.trace.autograph import loops
 from tracejit.trace.autograph.staging import (
     Facts,
     Loop,
@@ -36,6 +34,7 @@ from tracejit.trace.autograph.staging import (
     predicate,
 )
 from tracejit.trace.autograph.values import BREAK, CONTINUE, UNSET, Outcome, Return
+from tracejit.trees import flatten, unflatten
 
 __all__ = [
     "BREAK",
@@ -44,7 +43,6 @@ __all__ = [
     "and_",
     "assert_",
     "block",
-    "call",
     "compare",
     "for_",
     "if_",
@@ -53,6 +51,8 @@ __all__ = [
     "or_",
     "raised",
     "result",
+    "shown",
+    "subject",
     "while_",
 ]
 
@@ -377,6 +377,39 @@ def raised(error: Any) -> Any:
     return error
 
 
+class _Shown:
+    """A Python number in text that is written at run time: a mark where it will stand, instead of its value now."""
+
+    def __init__(self, number: Number):
+        self.number = number
+
+    def __format__(self, spec: str) -> str:
+        return state.trace.mention(self.number, spec)  # type: ignore[union-attr]
+
+    def __repr__(self) -> str:
+        return state.trace.mention(self.number, None)  # type: ignore[union-attr]
+
+
+def shown(x: Any) -> Any:
+    """A value inside an f-string that is printed, or is the message of an assert or an exception."""
+    if state.trace is None or (isinstance(x, str | Tensor) and not isinstance(x, Number)):
+        return x
+    leaves, spec = flatten(x)
+    if not any(isinstance(y, Number) for y in leaves):
+        return x
+    return unflatten(spec, [_Shown(y) if isinstance(y, Number) else y for y in leaves])
+
+
+def subject(x: Any) -> Any:
+    """What a `match` statement looks at: Python's own numbers where they are known."""
+    if state.trace is None or (isinstance(x, str | Tensor) and not isinstance(x, Number)):
+        return x
+    leaves, spec = flatten(x)
+    if not any(isinstance(y, Number) for y in leaves):
+        return x
+    return unflatten(spec, [y.item() if isinstance(y, Number) and not unknown(y) else y for y in leaves])
+
+
 # -- expressions
 def _expression() -> Facts:
     return Facts((), (), (), 0, False, False, user_line())
@@ -485,6 +518,3 @@ def _contains(x: Any, container: Any, negated: bool) -> Any:
     else:
         return x not in container if negated else x in container
     return not_(found) if negated else found
-
-
-convert.RUNTIME.cell_contents = sys.modules[__name__]

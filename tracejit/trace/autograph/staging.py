@@ -6,7 +6,7 @@ In: the functions that hold the bodies, and the places (variables, attributes, c
 Every body is traced once where types allow (a loop again when a Python number turns out to change, or a dtype to grow).
 Between bodies the places are put back, so each starts from the same state, as at run time.
 
-Read next: `ops/control.py` (`Region`), `operators.py`.
+Read next: `ops/bodies.py` (`Region`), `operators.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tracejit import dtypes
 from tracejit.errors import TracerError
 from tracejit.ir import INPUT, Node, Type, has_effects
 from tracejit.ops import core
-from tracejit.ops.control import Region, Slot, _rebind, _same_value, _scalar, _together, _union
-from tracejit.ops.effects import Template, _filled
+from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, together, union
+from tracejit.ops.effects import Template, filled
 from tracejit.ops.regions import COND, SCAN, WHILE
 from tracejit.tensor import Number, Tensor, apply, recording
 from tracejit.trace.autograph.values import RAISED, UNSET, Outcome, Undefined
@@ -204,11 +204,11 @@ class Part:
                     last_raise.latest = None
                     if facts.guarded:
                         raise TracerError(
-                            f"an exception is raised at {facts.where} under a condition that is known only at run "
-                            f"time, inside a try whose handlers cannot catch it then; test the condition outside the "
-                            f"function"
+                            f"{type(error).__name__} is raised under the condition at {facts.where}, which is known "
+                            f"only at run time, inside a try whose handlers cannot catch it then. Write what the "
+                            f"handler does into the branch, in place of the raise; or raise outside of the try"
                         ) from error
-                    _fail(error)
+                    raise_later(error)
                     self.outcome = RAISED
                 self.after = [p.get() for p in self.places]
         finally:
@@ -244,7 +244,7 @@ class Part:
 def _raise(*arrays: np.ndarray, error: BaseException, text: str | None, kinds: tuple[str, ...]) -> tuple[()]:
     again = copy.copy(error)
     if text is not None:
-        again.args = (_filled(text, kinds, arrays),)
+        again.args = (filled(text, kinds, arrays),)
     raise again
 
 
@@ -253,7 +253,7 @@ RAISE = core.primitive(
 )
 
 
-def _fail(error: BaseException) -> None:
+def raise_later(error: BaseException) -> None:
     """Raise at run time what has been raised while tracing; traced values in its text are filled in then."""
     error = error.with_traceback(None)
     error.__context__ = None
@@ -337,11 +337,11 @@ class _Join:
             return lambda: a
         s, t = Slot.of(self.yes.now(a), ""), Slot.of(self.no.now(b), "")
         python = not isinstance(a, Tensor | np.ndarray) and not isinstance(b, Tensor | np.ndarray)
-        if python and _same_value(a, b) and repr(a) == repr(b):
+        if python and same_value(a, b) and repr(a) == repr(b):
             return lambda: a
         if s.type is None or t.type is None or s.type.shape != t.type.shape:
             return None
-        dtype, weak = _together([s, t])
+        dtype, weak = together([s, t])
         weak = weak or (isinstance(a, bool | Number) and isinstance(b, bool | Number) and dtype.kind == "b")
         return self._pair(a, b, Type(s.type.shape, dtype), weak)
 
@@ -359,7 +359,7 @@ def predicate(x: Tensor) -> Tensor:
             if x.size
             else "The truth value of an empty tensor is ambiguous"
         )
-    return core.cast(_scalar("if: the condition", x), dtypes.bool_)
+    return core.cast(single("if: the condition", x), dtypes.bool_)
 
 
 def branch(pred: Tensor, yes: Body, no: Body, places: Sequence[Place], facts: Facts) -> Outcome | None:
@@ -381,20 +381,20 @@ def branch(pred: Tensor, yes: Body, no: Body, places: Sequence[Place], facts: Fa
         makers.append((p, join.tree(p.name, a.after[k], b.after[k], not gone[0], not gone[1])))
     flags = [join.tree("flag", f, g, not x.raised, not y.raised) for f, g in zip(x.flags, y.flags, strict=True)]
     value = join.tree("the result", x.value, y.value, x.returned is not False, y.returned is not False)
-    written = _union([h for h, _ in r.region.written] for r in bodies)
+    written = union([h for h, _ in r.region.written] for r in bodies)
     if join.pairs or written or a.has_effects or b.has_effects:
         outputs = [
             [*(body.tensor(pair[k], pair[2]) for pair in join.pairs), *(body.region.last(h) for h in written)]
             for k, body in enumerate(bodies)
         ]
-        handles = _union(body.region.handles() for body in bodies)
+        handles = union(body.region.handles() for body in bodies)
         graphs = [body.region.graph(out, handles) for body, out in zip(bodies, outputs, strict=True)]
         if not outputs[0]:
             graphs = [_with_dummy(body, handles) for body in bodies]
         results = apply(COND, (pred, *handles), {"branches": (graphs[1], graphs[0])})
         n = len(join.pairs)
         join.results = list(results[:n])
-        _rebind(written, results[n : n + len(written)])
+        rebind_all(written, results[n : n + len(written)])
     for p, make in makers:
         p.set(make())
     if x.raised and y.raised:
@@ -547,7 +547,7 @@ class Loop:
             c = self.carries.get((k, i))
             if c is not None:
                 settled &= self._fits(c, new, body)
-            elif old is new or (_same_value(old, new) and repr(old) == repr(new)):
+            elif old is new or (same_value(old, new) and repr(old) == repr(new)):
                 continue
             else:
                 slot = Slot.of(old, p.name)
@@ -574,7 +574,7 @@ class Loop:
             )
         if s.type.dtype.kind == "b" and t.type.dtype.kind == "b":
             return True
-        dtype, weak = _together([s, t])
+        dtype, weak = together([s, t])
         if (dtype, weak) == (s.type.dtype, s.weak):
             return True
         s.value = s.tensor(dtype)
@@ -637,7 +637,7 @@ class Loop:
             starts.append(core.full(k == 0, type.shape, type.dtype))
         lasting = self._lasting(body, finals, starts)
         regions = [body.region] if test is None else [body.region, test.region]
-        handles = _union(r.handles() for r in regions)
+        handles = union(r.handles() for r in regions)
         graph = body.region.graph(finals, handles)
         if test is None:
             condition = Part("cond", ())
@@ -765,5 +765,6 @@ __all__ = [
     "described",
     "places_of",
     "last_raise",
+    "raise_later",
     "predicate",
 ]

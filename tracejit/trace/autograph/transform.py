@@ -26,7 +26,7 @@ from typing import Any
 RUNTIME = "ag__"
 PREFIX = "ag__"  # of every name made here
 _FRAME = frozenset(("locals", "vars", "dir", "eval", "exec"))  # calls that see the frame they stand in
-_UNTOUCHED = _FRAME | {"super", "globals", "isinstance", "issubclass", "hasattr", "type", "id", "getattr", "setattr"}
+_UNTOUCHED = _FRAME | {"super", "globals", "issubclass", "hasattr", "id", "getattr", "setattr"}
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTION_FLAGS = 0x0100_0000 | 0x0040_0000 | 0x0080_0000  # `from __future__ import annotations` and the like
@@ -483,7 +483,7 @@ class _Rewriter(ast.NodeTransformer):
     visit_TryStar = visit_Try  # type: ignore[assignment]
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
-        node.subject = self.visit(node.subject)
+        node.subject = self.runtime(node.subject, "subject", self.visit(node.subject))
         for case in node.cases:
             if case.guard is not None:
                 case.guard = self.visit(case.guard)
@@ -524,7 +524,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         test = self.visit(node.test)
-        message = self.visit(node.msg) if node.msg is not None else None
+        message = self.text(self.visit(node.msg)) if node.msg is not None else None
         if _walrus(node):
             node.test, node.msg = test, message
             return node
@@ -534,9 +534,22 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         if node.exc is not None:
-            node.exc = self.runtime(node.exc, "raised", self.visit(node.exc))
+            error = self.visit(node.exc)
+            if isinstance(error, ast.Call):
+                error.args = [self.text(a) for a in error.args]
+            node.exc = self.runtime(node.exc, "raised", error)
         if node.cause is not None:
             node.cause = self.visit(node.cause)
+        return node
+
+    def text(self, node: ast.expr) -> ast.expr:
+        """Text that may be written at run time: in its f-strings numbers need not be known."""
+        if isinstance(node, ast.JoinedStr):
+            for part in node.values:
+                if isinstance(part, ast.FormattedValue):
+                    part.value = self.runtime(part.value, "shown", part.value)
+        elif isinstance(node, ast.BinOp):
+            node.left, node.right = self.text(node.left), self.text(node.right)
         return node
 
     # -- expressions
@@ -577,6 +590,8 @@ class _Rewriter(ast.NodeTransformer):
             # a function made here has no first argument, which super() would look for
             node.args = [ast.Name("__class__", ast.Load()), ast.Name(self.scope.first, ast.Load())]
             return ast.fix_missing_locations(node)
+        if (f.attr if isinstance(f, ast.Attribute) else f.id if isinstance(f, ast.Name) else "") == "print":
+            node.args = [self.text(a) for a in node.args]
         if not (isinstance(f, ast.Name) and f.id in _UNTOUCHED):
             node.func = self.runtime(f, "call", f)
         return node

@@ -47,8 +47,9 @@ def lanes(graph: Graph, inside: bool = False) -> Graph:
         return graph
     used: dict[Node, set[int]] = {}
     needed = reachable([*graph.outputs, *(n for n in graph.nodes if has_effects(n))])
-    for node in graph.nodes:
-        if node.op is GETITEM and node in needed:
+    graph = Graph(graph.inputs, tuple(n for n in graph.nodes if n in needed), graph.outputs, graph.name, graph.notes)
+    for node in graph.nodes:  # what nobody reads is not there any more: a loop gives only what is used
+        if node.op is GETITEM:
             used.setdefault(node.inputs[0], set()).add(node.attrs["index"])
 
     def rule(node: Node, args: list[Any]) -> Any:

@@ -1,0 +1,88 @@
+"""Python numbers as arguments are Python numbers inside: by type, as text, as keys; and still one trace for all values
+where the program does not need the value.
+
+PYTEST_DONT_REWRITE: the asserts in here are under test themselves.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+import pytest
+from alike import run, same, t
+
+import tracejit as tj
+
+
+def test_types() -> None:
+    def f(x: Any, n: Any, rate: Any) -> Any:
+        kinds = isinstance(n, int), isinstance(rate, float), isinstance(n, tj.Tensor), isinstance(x, tj.Tensor)
+        more = isinstance(n, str | int), isinstance(rate, (str, int)), isinstance(n, numbers.Integral)
+        made = type(n) is int, type(n + 1) is int, type(n / 2) is float, type(float(x)) is float, np.isscalar(rate)
+        return kinds, more, made, x * 2 if isinstance(n, int) else x
+
+    assert same(f, (t(1.0), 3, 0.5), (t(1.0), 4, 0.25)).trace_count == 1
+
+
+def test_match() -> None:
+    def f(x: Any, n: Any) -> Any:
+        match n, x.ndim:
+            case int(), 1:
+                return x * 2
+            case 2.5, _:
+                return x * 3
+            case _:
+                return x
+
+    same(f, (t(1.0, 2.0), 3), (t(1.0), 3), (t(1.0, 2.0), 2.5))
+
+
+def test_text() -> None:
+    def f(x: Any, n: Any, rate: Any) -> Any:
+        table = {"layer_3": x, "layer_4": x * 2}
+        texts = str(n), repr(rate), f"{n:03d}", "{:.2f}".format(rate), "%d" % n, f"{n!r} {[n, rate]}"  # noqa: UP031, UP032
+        return table[f"layer_{n}"], texts
+
+    compiled = same(f, (t(1.0), 3, 0.1), (t(1.0), 4, 0.25))
+    assert compiled.trace_count == 2  # the text is made while tracing, so the value is part of the program
+
+
+def test_keys() -> None:
+    def f(x: Any, n: Any) -> Any:
+        cache = {3: x, 4: x * 2}
+        cache[n + 10] = x
+        return {n: cache[n], "k": [{n * 2: 1}]}, {n, 7}, sorted(cache)
+
+    same(f, (t(1.0), 3), (t(1.0), 4))
+
+
+def test_text_that_is_printed_needs_no_value() -> None:
+    def f(x: Any, n: Any) -> Any:
+        print(f"n={n:03d} {n!r} {[n, 1]} {x.sum():.1f}", n)
+        print("and " + f"{n}")
+        assert x.sum() < 100, f"{n} is too much"
+        if x.sum() < 0:
+            raise ValueError(f"negative at {n}")
+        return x
+
+    assert same(f, (t(1.0, 2.0), 3), (t(1.0, 2.0), 4), (t(-1.0, 0.0), 5), (t(200.0, 0.0), 6)).trace_count == 1
+
+
+def test_text_of_an_exception_while_tracing() -> None:
+    def f(x: Any, n: Any) -> Any:
+        raise KeyError(f"{n} and {x}")
+
+    for g in (f, tj.function(f)):
+        _, _, error = run(g, t(1.0, 2.0), 3)
+        assert isinstance(error, KeyError) and error.args == ("3 and [1. 2.]",)
+
+
+def test_text_of_a_traced_value_cannot_be_returned() -> None:
+    @tj.function
+    def f(x: Any) -> Any:
+        return f"x is {x}"
+
+    with pytest.raises(tj.TracerError, match="text with a traced value"):
+        f(t(1.0))
