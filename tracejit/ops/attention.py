@@ -52,7 +52,7 @@ def _check(name: str, q: Type, k: Type, v: Type, mask: Sequence[Type]) -> None:
         raise ValueError(f"{name}: shapes {q.shape}, {k.shape} and {v.shape} do not match")
     for m in mask:
         whole = (*batch, q.shape[-2], k.shape[-2])
-        if m.ndim != len(whole) or any(a not in (1, b) for a, b in zip(m.shape, whole)):
+        if m.ndim != len(whole) or any(a not in (1, b) for a, b in zip(m.shape, whole)) or m.shape[-1] != whole[-1]:
             raise ValueError(f"{name}: a mask of shape {m.shape} for scores of shape {whole}")
         if m.dtype not in (dtypes.bool_, q.dtype):
             raise TypeError(f"{name}: a mask of {m.dtype} for scores of {q.dtype}")
@@ -170,11 +170,10 @@ def _mask_grad_eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, lse: np.ndarra
                      mask: np.ndarray, *, causal: bool, scale: float) -> np.ndarray:
     found = np.zeros(mask.shape, mask.dtype)
     stack = stacked(found)
-    short, narrow = (n == 1 for n in mask.shape[-2:])
+    short = mask.shape[-2] == 1
     for *_, of_mask, _, ds in _slopes(_Blocks(q, k, (mask,), causal, scale), v, lse, delta, g):
         ds = ds.sum(0)
-        ds = ds.sum(0, keepdims=True) if short else ds
-        stack[of_mask] += ds.sum(1, keepdims=True) if narrow else ds
+        stack[of_mask] += ds.sum(0, keepdims=True) if short else ds
     return found
 
 
@@ -319,7 +318,8 @@ def _as_mask(name: str, mask: Any, whole: tuple[int, ...], dtype: np.dtype) -> T
     shape = (1,) * (len(whole) - m.ndim) + m.shape
     if len(shape) != len(whole) or any(a not in (1, b) for a, b in zip(shape, whole)):
         raise ValueError(f"{name}: a mask of shape {m.shape} does not broadcast to the scores' shape {whole}")
-    return reshaped(m if m.dtype.kind == "b" else cast(m, dtype), shape)
+    m = reshaped(m if m.dtype.kind == "b" else cast(m, dtype), shape)
+    return core.broadcast_to(m, (*shape[:-1], whole[-1]))
 
 
 __all__ = ["scaled_dot_product_attention"]
