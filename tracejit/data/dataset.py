@@ -398,7 +398,7 @@ class Dataset:
 
         sizes = "" if how == "flat_map" else f", {cycle}, {block}"
         return self._then(f"{how}({streams.name_of(f)}{sizes})",
-                          lambda: streams.Interleave(self._elements(), lambda e: made(e)._elements(), cycle, block),
+                          lambda: streams.Interleave(self._elements, lambda e: made(e)._elements(), cycle, block),
                           lambda: None, lambda k: made(self._sample(k))._sample(k))
 
     def enumerate(self, start: int = 0) -> Dataset:

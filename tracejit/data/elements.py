@@ -241,7 +241,7 @@ def padder(shapes: Any, values: Any) -> Callable[[Sequence[Any]], Any]:
             dtype = np.result_type(*column) if text else head.dtype
             full = np.full((len(column), *largest), ("" if text else 0) if value is None else value, dtype)
             for k, x in enumerate(column):
-                full[k][_corner(x)] = x
+                full[(k, *_corner(x))] = x
             out.append(full)
         return unflatten(structure, out)
 
@@ -259,7 +259,7 @@ def _per_leaf(given: Any, structure: Any, what: str, leaf: Any) -> list[Any]:
     return found
 
 
-def _corner(x: np.ndarray) -> tuple[slice, ...]:
+def _corner(x: np.ndarray) -> tuple[Any, ...]:
     """Where `x` lies in a larger array."""
     return tuple([slice(n) for n in x.shape])
 

@@ -45,6 +45,11 @@ class Stream:
             raise StopIteration
         return found[0]
 
+    def leave_out(self, n: int) -> None:
+        """Go past `n` items."""
+        while n > 0 and (found := len(self.take(min(n, CHUNK)))):
+            n -= found
+
     def state(self) -> Any:
         raise NotImplementedError
 
@@ -81,13 +86,6 @@ class Over(Stream):
         self.input.close()
 
 
-def pass_over(stream: Stream, n: int) -> None:
-    """Leave out `n` items."""
-    while n > 0:
-        found = len(stream.take(min(n, CHUNK)))
-        n = n - found if found else 0
-
-
 class Passes:
     """Numbers the passes over a dataset, so that each has its own order."""
 
@@ -117,6 +115,9 @@ class Rows(Stream):
         start = self.at
         self.at = min(start + n, self.count)
         return range(start, self.at)
+
+    def leave_out(self, n: int) -> None:
+        self.at = min(self.at + n, self.count)
 
     def state(self) -> Any:
         return self.at
@@ -179,7 +180,7 @@ class Skip(Over):
 
     def take(self, n: int) -> Sequence[Any]:
         if self.left:
-            pass_over(self.input, self.left)
+            self.input.leave_out(self.left)
             self.left = 0
         return self.input.take(n)
 
@@ -330,7 +331,7 @@ class Shuffle(Stream):
         self.seed = state["seed"]
         self.passes.resume(state["pass"])
         self._start(state["pass"], state["begin"])
-        pass_over(self, state["given"])
+        self.leave_out(state["given"])
 
     def close(self) -> None:
         self.input.close()
@@ -389,7 +390,7 @@ class Kept:
                 self.begin = self.input.state()
             while len(self.items) < n and self.input is not None:
                 more = self.input.take(min(n - len(self.items), CHUNK))
-                self.items += more
+                self.items.extend(more)  # not +=, which NumPy would take for a sum
                 if not len(more):
                     self.input.close()
                     self.input, self.whole = None, True
@@ -426,7 +427,7 @@ class Window(Stream):
         self.pieces: deque[tuple[Any, int]] = deque()  # states before each stretch of held items, and their lengths
 
     def one(self) -> list[Any]:
-        pass_over(self.input, self.gap)
+        self.input.leave_out(self.gap)
         self.gap = 0
         span = (self.size - 1) * self.stride + 1
         if len(self.held) < span:
@@ -444,7 +445,7 @@ class Window(Stream):
     def _pull(self, n: int) -> None:
         before = self.input.state()
         more = self.input.take(n)
-        self.held += more
+        self.held.extend(more)
         if len(more):
             self.pieces.append((before, len(more)))
 
@@ -624,8 +625,9 @@ class Enumerate(Over):
 class Interleave(Stream):
     """Elements of the datasets that `open_one(element)` gives, `block` from each of `cycle` in turn."""
 
-    def __init__(self, stream: Stream, open_one: Callable[[Any], Stream], cycle: int, block: int):
-        self.input, self.open_one, self.cycle, self.block = stream, open_one, cycle, block
+    def __init__(self, opened: Open, open_one: Callable[[Any], Stream], cycle: int, block: int):
+        self.opened, self.open_one, self.cycle, self.block = opened, open_one, cycle, block
+        self.input = opened()
         self.slots: list[tuple[Any, Stream] | None] = [None] * cycle  # the input's state before, and its stream
         self.turn = self.given = 0
         self.ended = False
@@ -666,8 +668,10 @@ class Interleave(Stream):
         self.turn, self.given, self.ended = state["turn"], state["given"], state["ended"]
         for k, slot in enumerate(state["slots"]):
             if slot is not None:
-                self.input.load(slot[0])
-                stream = self.open_one(self.input.one())
+                source = self.opened()
+                source.load(slot[0])
+                stream = self.open_one(source.one())
+                source.close()
                 stream.load(slot[1])
                 self.slots[k] = slot[0], stream
         self.input.load(state["input"])
