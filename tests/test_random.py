@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -264,3 +266,31 @@ def test_gradients_flow_to_parameters() -> None:
     by_mean, by_std = tj.grad(f, (0, 1))(1.0, 2.0)
     assert by_mean.item() == 1000
     assert by_std.item() == pytest.approx(tj.sum(tj.random.normal((1000,), key=1)).item(), rel=1e-4)
+
+
+def test_threads_that_call_compiled_functions_never_share_a_draw() -> None:
+    f, g = tj.function(lambda: tj.random.uniform((300,), dtype="float64")), tj.random.Generator(3)
+    h = tj.function(lambda x: (x * g.uniform((300,), dtype="float64"), g.uniform((), dtype="float64")))
+    one = tj.ones((), dtype="float64")
+    for _ in range(3):
+        f(), h(one)  # the short ways in are known
+    found: list[float] = []
+
+    def draw() -> None:
+        for _ in range(200):
+            found.append(float(f()[0]))
+            many, single = h(one)
+            found.extend((float(many[0]), float(single)))
+            found.append(float(tj.random.uniform((), dtype="float64")))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=draw) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(set(found)) == len(found) == 3200

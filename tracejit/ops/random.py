@@ -16,6 +16,7 @@ import math
 import operator
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -141,6 +142,33 @@ def _key_of(seed: Any) -> Tensor:
     return core.constant_tensor(_uint64(seed))
 
 
+PATIENCE = 1.0  # seconds that a trace waits for compiled calls that draw from the same generator
+_locks: dict[int, Any] = {}  # by id of the handle that counts a generator's draws
+
+
+class drawing:
+    """`with drawing(handles):` nobody else draws from the generators whose draws these handles count. A compiled call
+    reads such a count, and writes it when it has run."""
+
+    __slots__ = ("locks",)
+
+    def __init__(self, handles: Sequence[Any]):
+        self.locks = [_locks[i] for i in sorted(map(id, handles)) if i in _locks]
+
+    def __enter__(self) -> None:
+        for lock in self.locks:
+            lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self.locks:
+            lock.release()
+
+
+def counts_draws(handle: Any) -> bool:
+    """Whether a handle is a generator's count of its draws."""
+    return id(handle) in _locks
+
+
 class Generator:
     """A stream of random numbers that starts at `seed` (None: somewhere unpredictable).
 
@@ -153,9 +181,14 @@ class Generator:
     """
 
     def __init__(self, seed: int | None = None):
-        self._lock = fork_safe(threading.Lock())
-        self._key, self._draws = wrap(_uint64(0)), wrap(_uint64(0))
+        self._start(0, 0)
         self.seed(seed)
+
+    def _start(self, key: int, draws: int) -> None:
+        self._lock = fork_safe(threading.RLock())
+        self._key, self._draws = wrap(_uint64(key)), wrap(_uint64(draws))
+        _locks[id(self._draws)] = self._lock
+        weakref.finalize(self, _locks.pop, id(self._draws), None).atexit = False
 
     def seed(self, seed: int | None = None) -> None:
         """Start again from `seed`."""
@@ -167,10 +200,15 @@ class Generator:
 
     def next_draw(self) -> tuple[Tensor, Tensor]:
         """The key, and the number of a draw that nobody else gets."""
-        with self._lock:
+        # while tracing, not for ever: who holds the lock may wait for the trace to end
+        held = self._lock.acquire(timeout=PATIENCE if state.trace is not None else -1)
+        try:
             draw = identity(self._draws) if state.active else wrap(self._draws._value)
             core.rebind(self._draws, draw + 1)  # type: ignore[operator]
             return self._key, draw
+        finally:
+            if held:
+                self._lock.release()
 
     def state(self) -> dict[str, int]:
         """Where the stream is, as plain data."""
@@ -187,8 +225,7 @@ class Generator:
         return int(self._key), int(self._draws)
 
     def __setstate__(self, saved: tuple[int, int]) -> None:
-        self._lock = fork_safe(threading.Lock())
-        self._key, self._draws = (wrap(_uint64(v)) for v in saved)
+        self._start(*saved)
 
     def __repr__(self) -> str:
         return "<tj.random.Generator>"

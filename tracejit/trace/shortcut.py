@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.ops.random import drawing
 from tracejit.tensor import Tensor
 from tracejit.trace.signature import unflatten
 from tracejit.trace.specialization import Specialization
@@ -65,6 +66,11 @@ class _Writer:
         self.lines += ["s.calls += 1", f"o = call(({''.join(f'{v}, ' for v in values)}))"]
         self.lines += [f"h[{w.hidden}]._value = o[{w.at}]" for w in self.s.writes]
         self._results()
+        if self.s.draws:  # from where the handles are known
+            start = self.lines.index("if h is None: return MISS") + 1
+            self.space["drawing"] = drawing
+            handles = ", ".join(f"h[{k}]" for k in self.s.draws)
+            self.lines[start:] = [f"with drawing([{handles}]):", *(f"    {line}" for line in self.lines[start:])]
         source = "def shortcut(args, S):\n" + "".join(f"    {line}\n" for line in self.lines)
         exec(compile(source, "<tracejit shortcut>", "exec"), self.space)
         return self.space["shortcut"]  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from tracejit.dims import Dim
 from tracejit.errors import TracerError
 from tracejit.ir import Graph, Node, Type, has_effects
 from tracejit.ops import core
+from tracejit.ops.random import counts_draws, drawing
 from tracejit.ops.selected import Selected
 from tracejit.tensor import Number, Tensor, recording, wrap
 from tracejit.trace.autograph.staging import last_raise, raise_later
@@ -72,6 +73,7 @@ class Specialization:
     names: list[str]
     expected: list[tuple[Any, ...]]  # of hidden values: shape, dtype, strides (None: C-contiguous), bytes if guarded
     created: list[str]  # lines that made Variables; such a trace serves one call only
+    draws: tuple[int, ...] = ()  # hidden handles that count draws of random generators
     reason: str = ""
     calls: int = 0
     effects: bool = False  # whether it prints, checks or calls back
@@ -164,6 +166,12 @@ class Specialization:
 
     def run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """Run the program on these leaves and handles."""
+        if self.draws:
+            with drawing([handles[k] for k in self.draws]):
+                return self._run(leaves, handles)
+        return self._run(leaves, handles)
+
+    def _run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         self.calls += 1
         if self.writes:
             self.check_writable(leaves)
@@ -193,6 +201,10 @@ class Specialization:
 
     def run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """Run as one op that tapes hear."""
+        with drawing([handles[k] for k in self.draws]):
+            return self._run_taped(leaves, handles)
+
+    def _run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         self.calls += 1
         if self.writes:
             self.check_writable(leaves)
@@ -371,6 +383,7 @@ def record(
         names=names,
         expected=[_expectation(c) for c in hidden],
         created=[where for _, where in trace.created],
+        draws=tuple(w.hidden for w in writes if w.hidden >= 0 and counts_draws(hidden[w.hidden].handle)),
         effects=any(has_effects(n) for n in graph.nodes),
     )
     arrays = made.gather(call.leaves, [c.handle for c in hidden])
