@@ -13,7 +13,7 @@ from typing import Any
 from tracejit import config
 from tracejit.function import Function, Method
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import Call, Gemm, Step, inner_parts, launch_of
+from tracejit.lower.plan import Attention, Call, Gemm, Step, inner_parts, launch_of
 from tracejit.trace.built import KernelInfo, kernel_infos, step_bytes, step_lines, step_name, stored
 from tracejit.trace.specialization import Specialization
 
@@ -115,6 +115,8 @@ def _step(step: Step) -> str:
     at = f" (at {_short(step.where)})" if step.where else ""
     if isinstance(step, Gemm):
         return f"matmul: product of matrices, {'then ' + ', '.join(step.then.ops) if step.then else 'not fused'}{at}"
+    if isinstance(step, Attention):
+        return f"{step_name(step)}: scores block by block in the cache, never in memory{at}"
     if isinstance(step, Call):
         how = "runs in Python, in program order" if step.op.stateful else "library call, not fused"
         return f"{step.op.name}: {how}{at}"

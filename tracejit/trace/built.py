@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracejit.ir import Graph, Type
 from tracejit.lower.buffers import Storage
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import Branch, Call, Gemm, Plan, Step, inner_parts, launch_of, reads_of, writes_of
+from tracejit.lower.plan import Attention, Branch, Call, Gemm, Plan, Step, inner_parts, launch_of, reads_of, writes_of
 
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
@@ -97,6 +97,8 @@ def step_name(step: Step) -> str:
             return step.name
         case Gemm():
             return f"matmul_{step.then.name}" if step.then is not None else "matmul"
+        case Attention():
+            return "attention_grad" if step.grad else "attention"
         case Call():
             return step.op.name
         case Branch():
@@ -141,6 +143,9 @@ def step_work(step: Step) -> int:
     work = 0
     if isinstance(step, Gemm):
         work = 2 * prod(step.batch) * step.m * step.n * step.k * (4 if step.dtype.kind == "c" else 1)
+    if isinstance(step, Attention):
+        products = 3 * step.depth + 2 * step.width if step.grad else step.depth + step.width
+        work = 2 * prod(step.batch) * step.rows * step.columns * products
     launch = launch_of(step)
     if launch is not None:
         counted = sum(2 if s.op == "fma" else s.op not in _FREE for s in launch.kernel.stmts)
