@@ -14,9 +14,10 @@ Choices follow the structure of the graph; sizes decide only where a row would n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from tracejit.lower.access import (
 )
 from tracejit.lower.epilogue import attach
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import Buffer, Call, Gemm, Plan, Step, View
+from tracejit.lower.plan import Attention, Buffer, Call, Gemm, Plan, Step, View
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
 REPEAT_LIMIT = 100
@@ -59,6 +60,11 @@ MIN_ROWS = 16
 SMALL = 32 * 1024  # elements: below, one thread does everything anyway
 # How many clusters back a root may join.
 LOOK_BACK = 16
+
+# Elements of a query or value that the native code for attention takes at most, and which of its inputs are rows: q, k,
+# v and g.
+DEEPEST = 256
+ATTENTION_ROWS = (0, 1, 2, 5)
 
 # What products have code of their own for; others are library calls.
 PRODUCT_DTYPES = frozenset(
@@ -115,6 +121,14 @@ def is_scatter(node: Node) -> bool:
     return mode is not None and not (mode == "mul" and node.dtype.kind == "c")
 
 
+def is_attention(node: Node) -> bool:
+    """Whether native code runs it: the whole of a query and of a value must fit a thread's stack."""
+    if node.op.name not in ("attention", "attention_grad"):
+        return False
+    q, _, v, *_ = node.inputs
+    return max(q.shape[-1], v.shape[-1]) <= DEEPEST
+
+
 def in_loop(node: Node) -> bool:
     """Whether a node is computed inside a kernel (else it is a step of its own)."""
     kind = node.op.kind
@@ -133,8 +147,18 @@ def fuse(graph: Graph, options: Options) -> Plan:
 
 
 # -- 1. which nodes own a buffer -------------------------------------------------------------------------
-def gemm_base(node: Node, cols: int = 2) -> tuple[Node, Coords]:
-    """The node whose buffer a gemm operand can be read from in place: through affine, unguarded movement."""
+def operand_base(node: Node, k: int) -> tuple[Node, Coords]:
+    """The node whose buffer operand `k` of a step of its own is read from, and where in it."""
+    i = node.inputs[k]
+    if is_gemm(node):
+        return _base(i, gemm_strides)
+    if is_attention(node) and k in ATTENTION_ROWS:
+        return _base(i, row_strides)
+    return i, identity(i.shape)
+
+
+def _base(node: Node, strides: Callable[..., Any]) -> tuple[Node, Coords]:
+    """Where an operand of such strides can be read in place: through affine, unguarded movement."""
     best = (node, identity(node.shape))
     at = best
     while at[0].op.kind == "movement":
@@ -142,7 +166,7 @@ def gemm_base(node: Node, cols: int = 2) -> tuple[Node, Coords]:
         if len(parts) != 1 or parts[0].guards:
             break
         at = (at[0].inputs[parts[0].input], parts[0].coords)
-        if gemm_strides(at, node.shape) is not None:
+        if strides(at, node.shape) is not None:
             best = at
     return best
 
@@ -171,6 +195,24 @@ def gemm_strides(
     return flat.const, tuple(found)
 
 
+def row_strides(
+    at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
+) -> tuple[int, tuple[int, ...]] | None:
+    """As `gemm_strides`, for rows that are contiguous."""
+    found = gemm_strides(at, shape, strides)
+    return found if found is None or shape[-1] <= 1 or found[1][-1] == 1 else None
+
+
+def plain_strides(
+    at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
+) -> tuple[int, tuple[int, ...]] | None:
+    """Strides of what is read as a whole, 0 along dims of extent 1, or None if rows are not contiguous."""
+    found = strides or loops.contiguous(at[0].shape)
+    if strides is not None and any(n != 1 and s != c for n, s, c in zip(shape, strides, loops.contiguous(shape))):
+        return None
+    return 0, tuple(0 if n == 1 else s for n, s in zip(shape, found))
+
+
 def place(graph: Graph) -> Placement:
     """Choose the roots: forced ones, then folded nodes that would be repeated too often, from users to producers."""
     placement = Placement()
@@ -189,11 +231,9 @@ def place(graph: Graph) -> Placement:
         if not in_loop(node):
             if node.op is not CONSTANT:
                 placement.keep(node, f"{node.op.name} is a step of its own")
-                for i in node.inputs:
-                    if is_gemm(node):
-                        i = gemm_base(i)[0]
+                for k in range(len(node.inputs)):
                     if not is_scatter(node):
-                        force(i, f"{node.op.name} reads all of it")
+                        force(operand_base(node, k)[0], f"{node.op.name} reads all of it")
         elif folds(node):
             placement.keep(node, f"{node.op.name} must be finished before it is used")
     _measure(graph, placement)
@@ -529,21 +569,18 @@ class _Lowering:
         for unit in self.units:
             if isinstance(unit, Single):
                 stored.add(unit.node)
-                for i in unit.node.inputs:
-                    stored |= {n for n, _ in self._operands(unit.node, i)}
+                for k in range(len(unit.node.inputs)):
+                    stored |= {n for n, _ in self._operands(unit.node, k)}
                 continue
             for node in unit.nodes:
                 stored |= {n for n, _ in self._needs(unit, node) if self.where.get(n) is not unit}
         return stored
 
-    def _operands(self, node: Node, i: Node) -> Iterable[tuple[Node, Coords]]:
-        if is_gemm(node):
-            return [gemm_base(i)]
-        if is_scatter(node):
-            if self.placement.stored(i):
-                return [(i, identity(i.shape))]
+    def _operands(self, node: Node, k: int) -> Iterable[tuple[Node, Coords]]:
+        i = node.inputs[k]
+        if is_scatter(node) and not self.placement.stored(i):
             return sources(i, identity(i.shape), self.placement)
-        return [(i, identity(i.shape))]
+        return [operand_base(node, k)]
 
     def _needs(self, unit: Cluster, node: Node) -> set[tuple[Node, Coords]]:
         if node in self.placement.assembled:
@@ -567,6 +604,8 @@ class _Lowering:
         )
         if control.is_control(node):
             return self._control(node, outputs)
+        if is_attention(node):
+            return self._attention(node, outputs)
         return [
             Call(
                 node.op,
@@ -631,19 +670,34 @@ class _Lowering:
         return len(self.buffers) - 1
 
     def _gemm(self, node: Node) -> list[Step]:
-        a, b = node.inputs
         *batch, m, n = node.shape
-        views = []
         steps: list[Step] = []
-        for operand in (a, b):
-            base, coords = gemm_base(operand)
-            buffer = self.buffer_of[base]
-            seen = gemm_strides((base, coords), operand.shape, self.buffers[buffer].strides)
-            if seen is None:  # an input whose own layout a product cannot walk
-                buffer, copy = self._copied(base)
-                steps.append(copy)
-                seen = gemm_strides((base, coords), operand.shape)
-            assert seen is not None
-            views.append(View(buffer, *seen))
+        a, b = (self._operand(node, k, gemm_strides, steps) for k in range(2))
         c = View(self.buffer_of[node], 0, loops.contiguous(node.shape))
-        return [*steps, Gemm(node.dtype, tuple(batch), m, n, a.shape[-1], views[0], views[1], c, node.where)]
+        return [*steps, Gemm(node.dtype, tuple(batch), m, n, node.inputs[0].shape[-1], a, b, c, node.where)]
+
+    def _operand(self, node: Node, k: int, strides: Callable[..., Any], steps: list[Step]) -> View:
+        """Operand `k` of a step of its own. Where an input's own layout will not do, `steps` copy it first."""
+        base, coords = operand_base(node, k)
+        buffer, shape = self.buffer_of[base], node.inputs[k].shape
+        seen = strides((base, coords), shape, self.buffers[buffer].strides)
+        if seen is None:
+            buffer, copy = self._copied(base)
+            steps.append(copy)
+            seen = strides((base, coords), shape)
+        assert seen is not None
+        return View(buffer, *seen)
+
+    def _attention(self, node: Node, outputs: list[int]) -> list[Step]:
+        q, _, v, *_ = node.inputs
+        *batch, rows, depth = q.shape
+        grad = node.op.name == "attention_grad"
+        masked = len(node.inputs) == 3 + 3 * grad + 1
+        steps: list[Step] = []
+        reads = [self._operand(node, k, row_strides if k in ATTENTION_ROWS else plain_strides, steps)
+                 for k in range(len(node.inputs))]
+        kind: Any = "" if not masked else "bool" if node.inputs[-1].dtype.kind == "b" else "number"
+        types: tuple[Any, ...] = node.type  # type: ignore[assignment]
+        writes = [View(b, 0, loops.contiguous(t.shape)) for b, t in zip(outputs, types, strict=True)]
+        return [*steps, Attention(q.dtype, grad, tuple(batch), rows, v.shape[-2], depth, v.shape[-1], tuple(reads),
+                                  tuple(writes), kind, node.attrs["causal"], node.attrs["scale"], node.where)]

@@ -46,11 +46,15 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """c[batch, m, n] = a[batch, m, k] @ b[batch, k, n]; float32/64 and complex only.
+    """c[batch, m, n] = a[batch, m, k] @ b[batch, k, n]; dtypes that are real and at least 4 bytes, or complex.
 
     View strides cover (*batch, rows, columns), in elements of `dtype`; for a and b one of the last two is 1 (or that
     extent is 1), a batch stride may be 0. c is contiguous. then: a kernel that works on rows of c, run on each panel of
     them at once.
+
+    Windows of a picture are a matrix whose rows and columns go over several dims: `rows` are the extents that make up m
+    in a, `inner` those that make up k in a and in b (if either is given, both are). Then a may have any strides, and b
+    has columns next to each other, or rows that are evenly spaced.
     """
 
     dtype: np.dtype
@@ -63,6 +67,32 @@ class Gemm:
     c: View
     where: str = ""
     then: Launch | None = None
+    rows: tuple[int, ...] = ()
+    inner: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention by a batch of matrices, or its gradient; float32/64 only. reads: queries, keys, values (for the
+    gradient lse, delta and g too), then the mask, if any. writes: results and lse, or dq, dk and dv; all contiguous.
+
+    View strides cover (*batch, rows, columns), in elements; along columns they are 1 (or the extent is 1), a batch
+    stride may be 0, and each of a mask's.
+    """
+
+    dtype: np.dtype
+    grad: bool
+    batch: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: int
+    width: int
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    masked: Literal["", "bool", "number"]
+    causal: bool
+    scale: float
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +155,7 @@ class Loop:
     where: str = ""
 
 
-Step = Launch | Gemm | Call | Branch | Loop
+Step = Launch | Gemm | Attention | Call | Branch | Loop
 
 
 @dataclass(frozen=True)
@@ -171,7 +201,7 @@ def launch_of(step: Step) -> Launch | None:
 
 def reads_of(step: Step) -> tuple[int, ...]:
     """Buffers a step reads. What it also writes (a scatter, a product that its kernel reads) does not count here."""
-    if isinstance(step, Launch):
+    if isinstance(step, Launch | Attention):
         return tuple(v.buffer for v in step.reads)
     if isinstance(step, Gemm):
         more = step.then.reads if step.then is not None else ()
@@ -188,7 +218,7 @@ def operands_of(step: Step) -> tuple[int, ...]:
 
 def writes_of(step: Step) -> tuple[int, ...]:
     """Buffers a step writes."""
-    if isinstance(step, Launch):
+    if isinstance(step, Launch | Attention):
         return tuple(v.buffer for v in step.writes)
     if isinstance(step, Gemm):
         return (step.c.buffer, *(v.buffer for v in (step.then.writes if step.then is not None else ())))
