@@ -12,11 +12,11 @@ import pytest
 import scipy.special
 
 from benchmarks import sweep
+from benchmarks.native import compiled
 from benchmarks.ulp import (
     EXACT,
     SOUND,
     check_reference,
-    compiled,
     differing,
     errors,
     exact,

@@ -18,6 +18,7 @@ import pytest
 
 import tracejit as tj
 from tracejit import config
+from tracejit.locks import once
 from tracejit.runtime import threads
 
 
@@ -260,6 +261,30 @@ def test_a_child_traces_what_its_parent_was_tracing() -> None:
         for t in running:
             t.join()
     assert not failed
+
+
+class Slow:
+    """What takes a while to know, as the text of a kernel does."""
+
+    @once
+    def text(self) -> str:
+        time.sleep(0.2)
+        return "text"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_computes_what_its_parent_was_computing() -> None:
+    slow = Slow()
+    running = threading.Thread(target=lambda: slow.text)
+    running.start()
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put((slow.text, Slow().text)))
+    child.start()
+    finish(child)
+    running.join()
+    assert queue.get() == ("text", "text") and slow.__dict__ == {"text": "text"}
 
 
 @pytest.mark.fuzz

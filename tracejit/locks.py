@@ -1,16 +1,22 @@
 """Locks and forks: a child has only the thread that forked, and would wait for ever for a lock that another one held.
 
 In: a lock. Out: the same lock, which a forked child finds free. Where what it guards must be whole in the child, the
-fork waits until nobody holds it. Read next: `runtime/pool.py`, `trace/tracer.py` (who needs that).
+fork waits until nobody holds it. `once` is a cached property without a lock. Read next: `runtime/pool.py`,
+`trace/tracer.py` (who needs that).
 """
 
 from __future__ import annotations
 
 import os
+import time
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-PATIENCE = 10.0  # seconds a fork waits for a lock; who holds it may be waiting for the fork
+T = TypeVar("T")
+# A fork waits for a lock, as long as this process gets on: who holds it may be waiting for the fork.
+PATIENCE, LONGEST = 10.0, 120.0  # seconds
+_IDLE = 0.01  # seconds of processor time in PATIENCE seconds that mean nobody works
 
 _awaited: list[Any] = []  # in order of creation, so lower levels first: those take no lock of higher ones
 _others: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -26,8 +32,34 @@ def fork_safe(lock: Any, awaited: bool = False) -> Any:
     return lock
 
 
+class once(Generic[T]):
+    """A property computed when first asked for, then kept. (That of `functools` holds a lock meanwhile in Python 3.11,
+    one for all instances; a forked child may find it taken for ever.) Two threads may compute it; either result stays.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        return instance.__dict__.setdefault(self.name, self.compute(instance))
+
+
+def _wait_for(lock: Any) -> bool:
+    start, used = time.monotonic(), time.process_time()
+    while not lock.acquire(timeout=PATIENCE):
+        before, used = used, time.process_time()
+        if used - before < _IDLE or time.monotonic() - start > LONGEST:
+            return False
+    return True
+
+
 def _before() -> None:
-    _held.extend(lock for lock in reversed(_awaited) if lock.acquire(timeout=PATIENCE))
+    _held.extend(lock for lock in reversed(_awaited) if _wait_for(lock))
 
 
 def _in_parent() -> None:

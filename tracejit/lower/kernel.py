@@ -22,12 +22,12 @@ any pieces: results depend on block and splits alone. A write may be a read's bu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from tracejit.errors import InternalError
+from tracejit.locks import once
 from tracejit.lower.scalar import COMPARISONS, SCALAR_OPS, Stmt
 
 TILE = 64  # how many of the tile dim make up an item
@@ -136,16 +136,16 @@ class Kernel:
         inner = [s for s in self.stages if s.inner]
         return len(inner) == 1 and bool(inner[0].accumulators) and self.stages[0].inner
 
-    @cached_property
+    @once
     def accumulators(self) -> tuple[Accumulator, ...]:
         """All accumulators in order; `carry` statements number them."""
         return tuple(a for s in self.stages for a in s.accumulators)
 
-    @cached_property
+    @once
     def slots(self) -> Slots:
         return Slots.of(self)
 
-    @cached_property
+    @once
     def text(self) -> str:
         """The kernel as readable, canonical text; the key of its machine code."""
         dims = [f"i{d}" for d in range(self.rank)]
