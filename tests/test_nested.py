@@ -144,6 +144,7 @@ def test_other_threads_run_meanwhile() -> None:
     "tj.while_loop(lambda s: s.sum() > -1, lambda s: s[::-1] * 0.5, x)",  # steps
     "tj.while_loop(lambda s: s[0] > -1, lambda s: s * 0.5, x)",
     "tj.while_loop(lambda s: s > -1, lambda s: s * 0.5, x[0])",  # in registers
+    "tj.while_loop(lambda s: (s > -1).any(), lambda s: tj.where(s > -1, s * 0.5, s), x)",  # each by itself
 ])  # fmt: skip
 def test_an_endless_loop_can_be_interrupted(loop: str) -> None:
     code = f"""

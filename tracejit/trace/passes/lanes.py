@@ -30,7 +30,9 @@ MOST_NODES = 400  # in a body: more would not stay in registers
 CHOICE_NODES = 64  # in both branches of a choice: beyond, doing both costs more than a branch
 TOGETHER = 4  # vectors at a time, where there are so many elements
 FEW = 64
-TURN = 1 << 22  # iterations between looks at whether the user wants to interrupt a loop that may be endless
+# Iterations, of all elements together and of each, between looks at whether the user wants to interrupt a loop that may
+# be endless.
+TURN, LEAST_TURN = 1 << 22, 1 << 8
 _COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "not_equal")
 
 Shape = tuple[int, ...]
@@ -59,7 +61,14 @@ def lanes(graph: Graph, inside: bool = False) -> Graph:
             loop = _Loop(node, args, used.get(node, set()))
             if node.op is SCAN and not node.attrs["carries"]:
                 return loop.mapped()
-            return loop.turned() if inside or loop.bounded() else loop.in_turns()
+            if inside or loop.bounded():
+                return loop.turned()
+            try:
+                return loop.in_turns()
+            except Unfit:
+                if not loop.apart():
+                    raise
+                return loop.turned()
         except Unfit:
             return None
 
@@ -151,7 +160,7 @@ class _Loop:
         return tuple(found.get(k) for k in range(self.n))
 
     def bounded(self) -> bool:
-        """Whether a count ends the loop, or elements stop one by one (and no loop of steps could go on with them)."""
+        """Whether a count ends the loop."""
         if self.node.op is SCAN:
             return True
         cond, body = self.node.attrs["cond"], self.node.attrs["body"]
@@ -166,9 +175,12 @@ class _Loop:
             x, y = body.outputs[k].inputs
             return (x is body.inputs[k] and y.op.name == "full") or (y is body.inputs[k] and x.op.name == "full")
 
-        terms = list(_terms(cond.outputs[0]))
-        ends = any(t.op.name in _COMPARISONS and any(map(counts, t.inputs)) for t in terms)
-        return ends or any(t.op.name == "any" and not _single(t.inputs[0].shape) for t in terms)
+        return any(t.op.name in _COMPARISONS and any(map(counts, t.inputs)) for t in _terms(cond.outputs[0]))
+
+    def apart(self) -> bool:
+        """Whether elements stop one by one."""
+        terms = _terms(self.node.attrs["cond"].outputs[0])
+        return any(t.op.name == "any" and not _single(t.inputs[0].shape) for t in terms)
 
     def in_turns(self) -> tuple[Any, ...]:
         """A loop of steps around one of so many iterations: in between, Python can interrupt it."""
@@ -177,7 +189,9 @@ class _Loop:
             trace = Trace(body.name)
         with recording(trace):
             values = [trace.input(_type(x), x.name) for x in body.inputs]
-            turn = trace.finish(_Loop(self.node, values, set(range(self.n)), TURN).turned())
+            size = max(_size(_type(x).shape) for x in body.inputs[: self.n])
+            limit = max(TURN // max(size, 1), LEAST_TURN)
+            turn = trace.finish(_Loop(self.node, values, set(range(self.n)), limit).turned())
         return apply(WHILE, self.args, {"cond": self.node.attrs["cond"], "body": turn})
 
     def _emit(self, results: list[int], shape: Shape, body: Graph, test: Graph | None) -> dict[int, Tensor]:
