@@ -104,6 +104,15 @@ class Torch(Peer):
         return [self.get(r) for r in result] if isinstance(result, tuple | list) else result.detach().numpy()
 
 
+class TorchEager(Torch):
+    """Op by op, for training steps only: of single functions, compiled ones are the peer."""
+
+    name = "torch_eager"
+
+    def jit(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+
 class Numexpr(Peer):
     name = "numexpr"
     compiles = True
@@ -142,7 +151,7 @@ class Drjit(Peer):
         return result
 
 
-PEERS: dict[str, type[Peer]] = {p.name: p for p in (Tracejit, Peer, Numba, Jax, Torch, Numexpr, Drjit)}
+PEERS: dict[str, type[Peer]] = {p.name: p for p in (Tracejit, Peer, Numba, Jax, Torch, TorchEager, Numexpr, Drjit)}
 
 
 def limit_threads(threads: int) -> None:
