@@ -282,3 +282,13 @@ def test_calling_a_large_model_costs_few_checks() -> None:
     f(x)
     (specialization,) = f._traces.by_key[next(iter(f._traces.by_key))]
     assert len(specialization.watch._checks) < 60
+
+
+def test_a_generator_of_its_own_is_state() -> None:
+    x, a, b = tj.ones((40,)), tj.layers.Dropout(0.5, seed=1), tj.layers.Dropout(0.5, seed=2)
+    a(x, training=True)
+    state = a.state()
+    assert list(state) == ["generator"] and a.variables == [] == a.get_weights()
+    expected = a(x, training=True).numpy()
+    b.load_state(state)
+    np.testing.assert_array_equal(b(x, training=True).numpy(), expected)

@@ -21,6 +21,7 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.nn import initializers
 from tracejit.ops import core
+from tracejit.ops.random import Generator, default_generator
 from tracejit.tensor import Tensor, state
 from tracejit.trace.autograph.convert import call as convert
 from tracejit.trace.reading import aside
@@ -109,22 +110,28 @@ class Module:
 
     # -- state ---------------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, np.ndarray]:
-        """The values of all Variables, by path. Later assignments do not change them."""
-        return {path: v.numpy() for path, v in self.named_variables().items()}
+        """The values of all Variables, and the places of random generators, by path. Later assignments do not change
+        them."""
+        return {path: _value(x) for path, x in self._stateful().items()}
+
+    def _stateful(self) -> dict[str, Any]:
+        """Variables and random generators, by path."""
+        generators = {path: x for path, x, _ in _owned_state(self) if isinstance(x, Generator)}
+        return {**self.named_variables(), **generators}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Assign values as `state` gives them. Values for layers that are not built yet wait until they are.
 
         ValueError, before anything is assigned, if names are missing or unknown, or shapes differ.
         """
-        known = self.named_variables()
+        known = self._stateful()
         waiting: dict[int, tuple[Layer, dict[str, Any]]] = {}
         unbuilt = [(path, m) for path, m in _modules(self) if isinstance(m, Layer) and not m.built]
-        problems = [f"no value for {name}" for name in known if name not in state]
+        problems = [f"no value for {n}" for n, x in known.items() if n not in state and isinstance(x, Variable)]
         for name, value in state.items():
             if name in known:
-                if np.shape(value) != known[name].shape:
-                    problems.append(f"{name} has shape {known[name].shape}, and the value {np.shape(value)}")
+                if np.shape(value) != (shape := np.shape(_value(known[name]))):
+                    problems.append(f"{name} has shape {shape}, and the value {np.shape(value)}")
                 continue
             for path, layer in reversed(unbuilt):  # the innermost one
                 if not path or name.startswith(path + "/"):
@@ -135,8 +142,9 @@ class Module:
                 problems.append(f"nothing is called {name}")
         if problems:
             raise ValueError(f"{self.name}: this state does not fit: {_listed(problems)}")
-        for name, v in known.items():
-            v.assign(state[name])
+        for name, x in known.items():
+            if name in state:
+                _assign(x, state[name])
         for layer, values in waiting.values():
             layer._waiting = values
 
@@ -149,7 +157,12 @@ class Module:
         named = self.named_variables()
         if len(weights) != len(named):
             raise ValueError(f"{self.name}: {len(named)} Variables, but {len(weights)} values{_hint(self)}")
-        self.load_state(dict(zip(named, weights)))
+        wrong = [f"{n} has shape {v.shape}, and the value {np.shape(w)}" for (n, v), w in zip(named.items(), weights)
+                 if v.shape != np.shape(w)]  # fmt: skip
+        if wrong:
+            raise ValueError(f"{self.name}: these weights do not fit: {_listed(wrong)}")
+        for v, w in zip(named.values(), weights):
+            v.assign(w)
 
     def count_params(self) -> int:
         """The number of elements of all Variables."""
@@ -223,11 +236,32 @@ def _modules(root: Module) -> list[tuple[str, Module]]:
 @aside
 def _variables(root: Module, _: int = 0) -> list[tuple[str, Variable, bool]]:
     """All Variables below, with their paths, and whether they are trained."""
-    found: list[tuple[str, Variable, bool]] = []
+    return [entry for entry in _owned_state(root) if isinstance(entry[1], Variable)]
+
+
+def _value(x: Any) -> np.ndarray:
+    """What a Variable holds; where a random generator is."""
+    return x.numpy() if isinstance(x, Variable) else np.array(list(x.state().values()), np.uint64)  # type: ignore[no-any-return]
+
+
+def _assign(x: Any, value: Any) -> None:
+    if isinstance(x, Variable):
+        x.assign(value)
+    else:
+        x.load_state(dict(zip(x.state(), np.asarray(value).tolist())))
+
+
+def _owned_state(root: Module) -> list[tuple[str, Any, bool]]:
+    """All Variables and random generators below, with their paths, and whether they are trained."""
+    found: list[tuple[str, Any, bool]] = []
     seen: set[int] = set()
 
     def look(path: str, x: Any, trainable: bool) -> None:
-        if isinstance(x, Variable):
+        if isinstance(x, Generator):
+            if id(x) not in seen and x is not default_generator:
+                seen.add(id(x))
+                found.append((path, x, False))
+        elif isinstance(x, Variable):
             if id(x) not in seen:
                 seen.add(id(x))
                 found.append((path, x, trainable and x.trainable))
