@@ -216,19 +216,20 @@ def _random_bits(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]
 
 
 def _convolutions(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
-    one = {"steps": (1,), "dilations": (1,), "groups": 1}
-    return [Sample((random((2, 7, 3)), random((3, 3, 2))), {**one, "steps": (2,)}),
+    one = {"steps": (1,), "pads": ((0, 0),), "dilations": (1,), "groups": 1}
+    return [Sample((random((2, 7, 3)), random((3, 3, 2))), {**one, "steps": (2,), "pads": ((1, 2),)}),
             Sample((random((1, 6, 4)), random((2, 2, 6))), {**one, "dilations": (3,), "groups": 2}),
-            Sample((random((2, 4, 5, 2)), random((2, 3, 2, 1))), {"steps": (1, 2), "dilations": (2, 1), "groups": 1}),
+            Sample((random((2, 4, 5, 2)), random((2, 3, 2, 1))),
+                   {"steps": (1, 2), "pads": ((0, 1), (3, 0)), "dilations": (2, 1), "groups": 1}),
             Sample((random((0, 5, 2)), random((3, 2, 2))), one), Sample((random((2, 5, 0)), random((3, 0, 2))), one)]
 
 
 def _kernel_gradients(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
-    one = {"sizes": (3,), "steps": (1,), "dilations": (1,), "groups": 1}
-    return [Sample((random((2, 7, 3)), random((2, 3, 2))), {**one, "steps": (2,)}),
+    one = {"sizes": (3,), "steps": (1,), "pads": ((0, 0),), "dilations": (1,), "groups": 1}
+    return [Sample((random((2, 6, 3)), random((2, 3, 2))), {**one, "steps": (2,), "pads": ((1, 0),)}),
             Sample((random((1, 6, 4)), random((1, 2, 6))), {**one, "dilations": (2,), "groups": 2}),
             Sample((random((2, 3, 5, 2)), random((2, 2, 2, 1))),
-                   {"sizes": (2, 3), "steps": (1, 2), "dilations": (1, 1), "groups": 1}),
+                   {"sizes": (2, 3), "steps": (1, 2), "pads": ((0, 0), (0, 0)), "dilations": (1, 1), "groups": 1}),
             Sample((random((0, 5, 2)), random((0, 3, 2))), one)]
 
 

@@ -40,6 +40,7 @@ from tracejit.lower.access import (
 from tracejit.lower.epilogue import attach
 from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import Attention, Buffer, Call, Gemm, Plan, Step, View
+from tracejit.lower.products import windows
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
 REPEAT_LIMIT = 100
@@ -151,10 +152,16 @@ def operand_base(node: Node, k: int) -> tuple[Node, Coords]:
     """The node whose buffer operand `k` of a step of its own is read from, and where in it."""
     i = node.inputs[k]
     if is_gemm(node):
-        return _base(i, gemm_strides)
+        seen = windows(node, plain_base)
+        return seen.operands[k] if seen is not None else _base(i, gemm_strides)
     if is_attention(node) and k in ATTENTION_ROWS:
         return _base(i, row_strides)
     return i, identity(i.shape)
+
+
+def plain_base(node: Node) -> Node:
+    """The node whose buffer an operand of a product is read from, if by one stride for rows and one for columns."""
+    return _base(node, gemm_strides)[0]
 
 
 def _base(node: Node, strides: Callable[..., Any]) -> tuple[Node, Coords]:
@@ -672,9 +679,13 @@ class _Lowering:
     def _gemm(self, node: Node) -> list[Step]:
         *batch, m, n = node.shape
         steps: list[Step] = []
-        a, b = (self._operand(node, k, gemm_strides, steps) for k in range(2))
+        seen = windows(node, plain_base)
+        rows, inner = (seen.rows, seen.inner) if seen is not None else ((), ())
+        ways = [gemm_strides if seen is None else seen.strides(k) for k in range(2)]
+        a, b = (self._operand(node, k, ways[k], steps) for k in range(2))
         c = View(self.buffer_of[node], 0, loops.contiguous(node.shape))
-        return [*steps, Gemm(node.dtype, tuple(batch), m, n, node.inputs[0].shape[-1], a, b, c, node.where)]
+        gemm = Gemm(node.dtype, tuple(batch), m, n, node.inputs[0].shape[-1], a, b, c, node.where, None, rows, inner)
+        return [*steps, gemm]
 
     def _operand(self, node: Node, k: int, strides: Callable[..., Any], steps: list[Step]) -> View:
         """Operand `k` of a step of its own. Where an input's own layout will not do, `steps` copy it first."""

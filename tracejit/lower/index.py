@@ -10,8 +10,9 @@ hold are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,28 @@ class Part:
     input: int
     coords: tuple[Index, ...]
     guards: tuple[Guard, ...] = ()
+
+
+def factors(atoms: Iterable[Atom]) -> dict[int, tuple[int, ...]]:
+    """Dims whose loops in these factors would need fewer divisions (of positions, after a reshape)."""
+    cuts: dict[Dim, set[int]] = {}
+    for atom in atoms:
+        if not isinstance(atom, Quotient | Remainder):
+            continue
+        for d, step in atom.index.terms:
+            if isinstance(d, Dim) and 0 < step < atom.by and atom.by % step == 0:
+                inner = atom.by // step
+                if inner < d.extent and d.extent % inner == 0:
+                    cuts.setdefault(d, set()).add(inner)
+    found = {}
+    for d, sizes in cuts.items():
+        chain = [1]
+        for size in sorted(sizes):
+            if size != chain[-1] and size % chain[-1] == 0:
+                chain.append(size)
+        chain.append(d.extent)
+        found[d.number] = tuple(big // small for small, big in pairwise(chain))[::-1]
+    return found
 
 
 def flatten(coords: Sequence[Index], shape: Sequence[int]) -> Index:

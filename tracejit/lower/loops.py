@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,8 @@ from tracejit.lower.access import (
     squeezed,
     terms_of,
 )
-from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, dim, flatten
-from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Stage, Store, View
+from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, dim, factors, flatten
+from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Note, Stage, Store, View
 from tracejit.lower.plan import Buffer
 from tracejit.lower.scalar import Builder, Complex, Stmt, Value
 
@@ -140,6 +139,7 @@ class Writer:
         self.indices: dict[Index, Value] = {}
         self.read_memo: dict[Any, int] = {}
         self.numbers: dict[Any, Value] = {}
+        self.notes: dict[int, Note] = {}
 
     # -- roots ------------------------------------------------------------------------------------------------------
     def _split(self, space: tuple[int, ...], axes: tuple[int, ...], factors: Mapping[int, tuple[int, ...]]) -> None:
@@ -171,25 +171,7 @@ class Writer:
 
     def factors(self) -> dict[int, tuple[int, ...]]:
         """Dims whose loops in these factors would need fewer divisions (of positions, after a reshape)."""
-        cuts: dict[Dim, set[int]] = {}
-        atoms = {atom for index in self.indices for atom, _ in index.terms}
-        for atom in atoms:
-            if not isinstance(atom, Quotient | Remainder):
-                continue
-            for d, step in atom.index.terms:
-                if isinstance(d, Dim) and 0 < step < atom.by and atom.by % step == 0:
-                    inner = atom.by // step
-                    if inner < d.extent and d.extent % inner == 0:
-                        cuts.setdefault(d, set()).add(inner)
-        found = {}
-        for d, sizes in cuts.items():
-            chain = [1]
-            for size in sorted(sizes):
-                if size != chain[-1] and size % chain[-1] == 0:
-                    chain.append(size)
-            chain.append(d.extent)
-            found[d.number] = tuple(big // small for small, big in pairwise(chain))[::-1]
-        return found
+        return factors(atom for index in self.indices for atom, _ in index.terms)
 
     def root(self, node: Node, store: bool) -> None:
         """Compute a root; keep it in its buffer if somebody else needs it."""
@@ -242,6 +224,8 @@ class Writer:
                 "carry", I64 if position is not None else dtype, (), (len(self.accumulators) - 1,)
             )
             carries.append(scalar.cast(carry, scalar.F16) if half else carry)
+            n = len(self.accumulators) - 1
+            self.notes[carry.index] = Note(carry.index, node.op.name, (), node.where, n)
         found: Any = carries[0] if len(carries) == 1 else Complex(*carries)
         found = scalar.cast(self._with_contract(rule.after, found, **attrs), node.dtype)
         self.nodes[node] = None
@@ -294,16 +278,24 @@ class Writer:
         self.nodes[node] = None
         if kind == "elementwise":
             args = [self.value(i, coords, mask) for i in node.inputs]
-            return self._with_contract(node.op.scalar, *args, **node.attrs)
+            return self._noted(node, args, self._with_contract(node.op.scalar, *args, **node.attrs))
         if kind == "source":
             inputs = [self.value(i, (), mask) for i in node.inputs]
             at = At(self, coords, node.shape)
-            return self._with_contract(node.op.scalar, at, *inputs, **node.attrs)
+            return self._noted(node, inputs, self._with_contract(node.op.scalar, at, *inputs, **node.attrs))
         if kind == "movement":
             return self._moved(node, coords, mask)
         if kind == "reduction":
             return self._fold_few(node, coords, mask)
         return self._gathered(node, coords, mask)
+
+    def _noted(self, node: Node, args: Sequence[Any], found: Any) -> Any:
+        """`found`, the result of a node, with a note of that for people."""
+        operands = tuple(v.index for a in args for _, v, _, _ in _parts(a))
+        for _, v, _, _ in _parts(found):
+            if v.index not in operands:
+                self.notes.setdefault(v.index, Note(v.index, node.op.name, operands, node.where))
+        return found
 
     def _with_contract(self, rule: Any, *args: Any, **attrs: Any) -> Any:
         self.builder.contract = True
@@ -507,6 +499,8 @@ class Writer:
         nodes = list(self.nodes)
         lines = tuple(dict.fromkeys(n.where for n in nodes if n.where))
         ops = tuple(n.op.name for n in nodes)
+        notes = tuple(replace(n, accumulator=acc_order.get(n.accumulator)) if n.accumulator is not None else n
+                      for n in self.notes.values())
         return Launch(
             kernel,
             extents,
@@ -517,6 +511,7 @@ class Writer:
             ops,
             lines,
             _name(ops),
+            notes,
         )
 
     def _coordinate_dims(self) -> set[int]:

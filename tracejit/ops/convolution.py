@@ -13,8 +13,10 @@ Read next: `windows.py`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,12 +27,17 @@ from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import convert, numeric, primitive
 from tracejit.ops.linalg import product
-from tracejit.ops.movement import Ints, embed, permuted, reshaped, window
+from tracejit.ops.movement import Ints, embed, joined, moved_axis, permuted, reshaped, window
 from tracejit.ops.reduction import sum as total
-from tracejit.ops.windows import check_windows, padded, paddings, per_dim, positions, windows
+from tracejit.ops.windows import Pairs, check_windows, padded, paddings, per_dim, positions, windows
 from tracejit.tensor import Tensor, apply
 
 EAGER_BYTES = 1 << 24  # of windows written out at once
+# A sum over all positions is cut into at most so many parts, each of at least so many terms; their results together
+# have at most so many elements.
+PARTS = 16
+PART_TERMS = 512
+PARTS_ELEMENTS = 1 << 20
 
 
 # -- the primitives ----------------------------------------------------------------------------------------------------
@@ -42,21 +49,22 @@ def _check(name: str, x: Type, k: Type, of: str, groups: int) -> None:
                          f"(groups {groups})")
 
 
-def _counts(x: Type, sizes: Ints, steps: Ints, dilations: Ints) -> Ints:
-    return tuple(positions(*of) for of in zip(x.shape[1:-1], sizes, steps, dilations, strict=True))
+def _counts(x: Type, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints) -> Ints:
+    extents = (n + low + high for n, (low, high) in zip(x.shape[1:-1], pads, strict=True))
+    return tuple(positions(*of) for of in zip(extents, sizes, steps, dilations, strict=True))
 
 
-def _infer(x: Type, k: Type, *, steps: Ints, dilations: Ints, groups: int) -> Type:
+def _infer(x: Type, k: Type, *, steps: Ints, pads: Pairs, dilations: Ints, groups: int) -> Type:
     _check("convolution", x, k, "kernel", groups)
     if k.shape[-2] * groups != x.shape[-1]:
         raise ValueError(f"convolution: x of shape {x.shape} has {x.shape[-1]} channels, but the kernel of shape "
                          f"{k.shape} is for {groups} groups of {k.shape[-2]}")
-    return Type((x.shape[0], *_counts(x, k.shape[:-2], steps, dilations), k.shape[-1]), x.dtype)
+    return Type((x.shape[0], *_counts(x, k.shape[:-2], steps, pads, dilations), k.shape[-1]), x.dtype)
 
 
-def _kernel_infer(x: Type, g: Type, *, sizes: Ints, steps: Ints, dilations: Ints, groups: int) -> Type:
+def _kernel_infer(x: Type, g: Type, *, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints, groups: int) -> Type:
     _check("convolution_kernel", x, g, "result", groups)
-    if g.shape[:-1] != (x.shape[0], *_counts(x, sizes, steps, dilations)):
+    if g.shape[:-1] != (x.shape[0], *_counts(x, sizes, steps, pads, dilations)):
         raise ValueError(f"convolution_kernel: windows {sizes} of shape {x.shape} do not give shape {g.shape}")
     return Type((*sizes, x.shape[-1] // groups, g.shape[-1]), x.dtype)
 
@@ -84,66 +92,124 @@ def _grouped(k: np.ndarray, groups: int) -> np.ndarray:
     return np.moveaxis(apart, 1, 0)
 
 
-def _eager(x: np.ndarray, k: np.ndarray, *, steps: Ints, dilations: Ints, groups: int) -> np.ndarray:
-    out = np.zeros(_infer(Type(x.shape, x.dtype), Type(k.shape, k.dtype), steps=steps, dilations=dilations,
+def _with_zeros(x: np.ndarray, pads: Pairs) -> np.ndarray:
+    return np.pad(x, ((0, 0), *pads, (0, 0))) if any(map(any, pads)) else x
+
+
+def _eager(x: np.ndarray, k: np.ndarray, *, steps: Ints, pads: Pairs, dilations: Ints, groups: int) -> np.ndarray:
+    out = np.zeros(_infer(Type(x.shape, x.dtype), Type(k.shape, k.dtype), steps=steps, pads=pads, dilations=dilations,
                           groups=groups).shape, x.dtype)
     if out.size:
-        for some, rows in _rows(x, k.shape[:-2], steps, dilations, groups):
+        for some, rows in _rows(_with_zeros(x, pads), k.shape[:-2], steps, dilations, groups):
             found = np.moveaxis(np.matmul(rows, _grouped(k, groups)), 0, 1)
             out[some] = found.reshape(-1, *out.shape[1:])
     return out
 
 
-def _kernel_eager(x: np.ndarray, g: np.ndarray, *, sizes: Ints, steps: Ints, dilations: Ints,
+def _kernel_eager(x: np.ndarray, g: np.ndarray, *, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints,
                   groups: int) -> np.ndarray:
-    shape = _kernel_infer(Type(x.shape, x.dtype), Type(g.shape, g.dtype), sizes=sizes, steps=steps,
+    shape = _kernel_infer(Type(x.shape, x.dtype), Type(g.shape, g.dtype), sizes=sizes, steps=steps, pads=pads,
                           dilations=dilations, groups=groups).shape
     out = np.zeros((groups, math.prod(shape[:-1]), shape[-1] // groups), x.dtype)
     if out.size and g.size:
-        for some, rows in _rows(x, sizes, steps, dilations, groups):
+        for some, rows in _rows(_with_zeros(x, pads), sizes, steps, dilations, groups):
             out += np.matmul(np.swapaxes(rows, 1, 2), _grouped(g[some], groups))
     return np.ascontiguousarray(np.moveaxis(out, 0, 1)).reshape(shape)
 
 
-def convolution(x: Tensor, k: Tensor, steps: Ints, dilations: Ints, groups: int) -> Tensor:
-    """The strict convolution: windows within x only."""
-    return apply(CONVOLUTION, (x, k), {"steps": steps, "dilations": dilations, "groups": groups})
+def convolution(x: Tensor, k: Tensor, steps: Ints, pads: Pairs, dilations: Ints, groups: int) -> Tensor:
+    """The strict convolution, with zeros around x."""
+    return apply(CONVOLUTION, (x, k), {"steps": steps, "pads": pads, "dilations": dilations, "groups": groups})
 
 
-def kernel_gradient(x: Tensor, g: Tensor, sizes: Ints, steps: Ints, dilations: Ints, groups: int) -> Tensor:
+def kernel_gradient(x: Tensor, g: Tensor, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints,
+                    groups: int) -> Tensor:
     """The cotangent of the kernel of a convolution of x, from that of its result."""
-    return apply(KERNEL, (x, g), {"sizes": sizes, "steps": steps, "dilations": dilations, "groups": groups})
+    return apply(KERNEL, (x, g), {"sizes": sizes, "steps": steps, "pads": pads, "dilations": dilations,
+                                  "groups": groups})
 
 
-def input_gradient(g: Tensor, k: Tensor, extents: Ints, steps: Ints, dilations: Ints, groups: int) -> Tensor:
-    """The cotangent of what is convolved, whose dims have `extents`: a convolution of g, put among zeros, with the
-    kernel turned round."""
-    rank = len(extents)
-    *sizes, inputs, outputs = k.shape
-    turned = window(k, (*(n - 1 for n in sizes), 0, 0), k.shape, (*(-1,) * rank, 1, 1)) if 0 not in sizes else k
-    turned = reshaped(turned, (*sizes, inputs, groups, outputs // groups))
+# -- the cotangent of what is convolved --------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """The positions rest, rest + step, ... of one dim: the taps that reach them, from which of the results on they are
+    reached, and how many results apart the taps are."""
+
+    taps: slice
+    count: int
+    start: int
+    apart: int
+
+    @classmethod
+    def of(cls, rest: int, size: int, step: int, low: int, dilation: int) -> _Phase:
+        # position u * step + rest takes result q by tap t where u * step + rest + low == q * step + t * dilation
+        common = math.gcd(step, dilation)
+        period, apart = step // common, dilation // common
+        first = next((t for t in range(min(period, size)) if (rest + low - t * dilation) % step == 0), size)
+        count = len(range(first, size, period))
+        start = (rest + low - first * dilation) // step - (count - 1) * apart
+        return cls(slice(first, size, period), count, start, apart)
+
+
+def input_gradient(g: Tensor, k: Tensor, extents: Ints, steps: Ints, pads: Pairs, dilations: Ints,
+                   groups: int) -> Tensor:
+    """The cotangent of what is convolved, whose dims have `extents`: convolutions of g with the kernel turned round.
+    Positions that are a step apart are reached by the same taps of the kernel: a convolution for each such set."""
+    rank, (*sizes, inputs, outputs) = len(extents), k.shape
+    turned = reshaped(k, (*sizes, inputs, groups, outputs // groups))
     turned = permuted(turned, (*range(rank), rank + 2, rank + 1, rank))
     turned = reshaped(turned, (*sizes, outputs // groups, groups * inputs))
-    reach = tuple((n - 1) * dilation for n, dilation in zip(sizes, dilations))
-    shape = (g.shape[0], *(n + more for n, more in zip(extents, reach)), outputs)
-    apart = embed(g, shape, (0, *reach, 0), (1, *steps, 1))
-    return convolution(apart, turned, (1,) * rank, dilations, groups)
+    phases = [[_Phase.of(rest, size, step, low, dilation) for rest in range(step)]
+              for size, step, (low, _), dilation in zip(sizes, steps, pads, dilations)]
+    counts = tuple(-(-n // step) for n, step in zip(extents, steps))
+    lows = [min(p.start for p in of) for of in phases]
+    highs = [max(p.start + n + (p.count - 1) * p.apart for p in of) for of, n in zip(phases, counts)]
+    around = _stretched(g, lows, highs)
+    found = []
+    for chosen in itertools.product(*phases):
+        if any(p.count == 0 for p in chosen):
+            found.append(core.full(0, (g.shape[0], *counts, groups * inputs), g.dtype))
+            continue
+        lengths = tuple(n + (p.count - 1) * p.apart for n, p in zip(counts, chosen))
+        seen = window(around, (0, *(p.start - low for p, low in zip(chosen, lows)), 0),
+                      (g.shape[0], *lengths, outputs))
+        part = window(turned, (*(p.taps.start + (p.count - 1) * p.taps.step for p in chosen), 0, 0),
+                      (*(p.count for p in chosen), *turned.shape[-2:]), (*(-p.taps.step for p in chosen), 1, 1))
+        found.append(convolution(seen, part, (1,) * rank, ((0, 0),) * rank, tuple(p.apart for p in chosen), groups))
+    if len(found) == 1:
+        return found[0]
+    side_by_side = joined([reshaped(t, (1, *t.shape)) for t in found], 0)
+    apart = reshaped(side_by_side, (*steps, *found[0].shape))
+    order = (rank, *(axis for d in range(rank) for axis in (rank + 1 + d, d)), 2 * rank + 1)
+    whole = reshaped(permuted(apart, order), (g.shape[0], *(n * step for n, step in zip(counts, steps)),
+                                              groups * inputs))
+    return window(whole, (0,) * (rank + 2), (g.shape[0], *extents, groups * inputs))
+
+
+def _stretched(t: Tensor, lows: Sequence[int], highs: Sequence[int]) -> Tensor:
+    """The positions from `lows` up to `highs` of the dims between first and last; zeros where t has none."""
+    starts = [min(max(low, 0), n) for low, n in zip(lows, t.shape[1:-1])]
+    sizes = [max(min(high, n) - start, 0) for high, n, start in zip(highs, t.shape[1:-1], starts)]
+    inner = window(t, (0, *starts, 0), (t.shape[0], *sizes, t.shape[-1]))
+    lengths = [max(high - low, 0) for low, high in zip(lows, highs)]
+    ahead = [min(start - low, n) for start, low, n in zip(starts, lows, lengths)]
+    return embed(inner, (t.shape[0], *lengths, t.shape[-1]), (0, *ahead, 0))
 
 
 def _conj(t: Tensor) -> Tensor:
     return ew.conj(t) if t.dtype.kind == "c" else t
 
 
-def _vjp(g: Tensor, y: Tensor, x: Tensor, k: Tensor, *, steps: Ints, dilations: Ints,
+def _vjp(g: Tensor, y: Tensor, x: Tensor, k: Tensor, *, steps: Ints, pads: Pairs, dilations: Ints,
          groups: int) -> tuple[Tensor, Tensor]:
-    return (input_gradient(g, _conj(k), x.shape[1:-1], steps, dilations, groups),
-            kernel_gradient(_conj(x), g, k.shape[:-2], steps, dilations, groups))
+    return (input_gradient(g, _conj(k), x.shape[1:-1], steps, pads, dilations, groups),
+            kernel_gradient(_conj(x), g, k.shape[:-2], steps, pads, dilations, groups))
 
 
-def _kernel_vjp(h: Tensor, y: Tensor, x: Tensor, g: Tensor, *, sizes: Ints, steps: Ints, dilations: Ints,
+def _kernel_vjp(h: Tensor, y: Tensor, x: Tensor, g: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints,
                 groups: int) -> tuple[Tensor, Tensor]:
-    return (input_gradient(_conj(g), h, x.shape[1:-1], steps, dilations, groups),
-            convolution(_conj(x), h, steps, dilations, groups))
+    return (input_gradient(_conj(g), h, x.shape[1:-1], steps, pads, dilations, groups),
+            convolution(_conj(x), h, steps, pads, dilations, groups))
 
 
 def _bilinear(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -187,18 +253,40 @@ def _from_groups(t: Tensor, shape: Ints) -> Tensor:
     return reshaped(t if t.ndim == 2 else permuted(t, (1, 0, 2)), shape)
 
 
-def _convolution_product(x: Tensor, k: Tensor, *, steps: Ints, dilations: Ints, groups: int) -> Tensor:
+def _convolution_product(x: Tensor, k: Tensor, *, steps: Ints, pads: Pairs, dilations: Ints, groups: int) -> Tensor:
     sizes = k.shape[:-2]
+    x = padded(x, 1, pads)
     counts = tuple(positions(*of) for of in zip(x.shape[1:-1], sizes, steps, dilations))
     found = product(_matrices(x, sizes, steps, dilations, groups), _by_group(k, groups))
     return _from_groups(found, (x.shape[0], *counts, k.shape[-1]))
 
 
-def _kernel_product(x: Tensor, g: Tensor, *, sizes: Ints, steps: Ints, dilations: Ints, groups: int) -> Tensor:
-    rows = _matrices(x, sizes, steps, dilations, groups)
+def _kernel_product(x: Tensor, g: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints,
+                    groups: int) -> Tensor:
+    rows = _matrices(padded(x, 1, pads), sizes, steps, dilations, groups)
     turned = permuted(rows, (*range(rows.ndim - 2), rows.ndim - 1, rows.ndim - 2))
-    found = product(turned, _by_group(g, groups))
+    other = _by_group(g, groups)
+    parts = _parts(g.shape[:-1], turned.shape[-2] * other.shape[-1] * groups)
+    if parts > 1:  # sums of so many terms are shared, and added in order
+        *lead, m, k = turned.shape
+        turned = reshaped(turned, (*lead, m, parts, k // parts))
+        other = reshaped(other, (*lead, parts, k // parts, other.shape[-1]))
+        turned, other = (permuted(t, moved_axis(t.ndim, t.ndim - back, 0)) for t, back in ((turned, 2), (other, 3)))
+        found = total(product(turned, other), axis=0, dtype=g.dtype)
+    else:
+        found = product(turned, other)
     return _from_groups(found, (*sizes, x.shape[-1] // groups, g.shape[-1]))
+
+
+def _parts(dims: Ints, results: int) -> int:
+    """Into how many parts of equal length to cut a sum over `dims`: leading dims, or a divisor of one."""
+    most = min(PARTS, math.prod(dims) // PART_TERMS, PARTS_ELEMENTS // max(results, 1))
+    found = 1
+    for n in dims:
+        found *= next(d for d in range(max(min(n, most // found), 1), 0, -1) if n % d == 0)
+        if n and found % n:
+            break
+    return found
 
 
 as_product: dict[str, Callable[..., Tensor]] = {
@@ -228,7 +316,7 @@ def _conv(name: str, rank: int, x: Any, kernel: Any, strides: Any, padding: Any,
                          f"{groups}")
     pads = paddings(name, padding, t.shape[1:-1], sizes, steps, dilations)
     check_windows(name, t.shape, 1, sizes, dilations, pads)
-    return core.cast(convolution(padded(t, 1, pads), k, steps, dilations, groups), dtype)
+    return core.cast(convolution(t, k, steps, pads, dilations, groups), dtype)
 
 
 def conv1d(x: Any, kernel: Any, strides: Any = 1, padding: Any = "valid", dilation: Any = 1,
@@ -340,9 +428,7 @@ def _transposed(name: str, rank: int, x: Any, kernel: Any, strides: Any, padding
     if tuple(positions(*of) for of in zip(wide, sizes, steps, dilations)) != g.shape[1:-1]:
         raise ValueError(f"{name}: a convolution from {extents} with windows {sizes}, strides {steps}, dilation "
                          f"{dilations} and padding {padding!r} does not give the dims of x of shape {g.shape}")
-    out = input_gradient(g, k, wide, steps, dilations, groups)
-    inner = window(out, (0, *(low for low, _ in pads), 0), (g.shape[0], *extents, out.shape[-1]))
-    return core.cast(inner, dtype)
+    return core.cast(input_gradient(g, k, extents, steps, pads, dilations, groups), dtype)
 
 
 def depthwise_conv1d(x: Any, kernel: Any, strides: Any = 1, padding: Any = "valid", dilation: Any = 1) -> Tensor:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from llvmlite import ir
 
+from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm
 from tracejit.runtime.build import native_module
 from tracejit.runtime.executor import NativeCall
@@ -91,8 +92,8 @@ def product(step: Gemm, t: Tiles, cut: Cut, strip: int, batch: Sequence[int], in
     for d, extent in enumerate(step.batch):
         at = Word.DIMS + 4 * d
         words[at: at + 4] = [extent, along[d], batch[d], step.c.strides[d] * size]
-    views = {Word.A: step.a, Word.B: step.b, Word.C: step.c}
-    return NativeCall(_code(step.dtype), words, dict(views), cut.items, cut.chunk, cut.work, constants=(lines, starts))
+    views: dict[int, View] = {Word.A: step.a, Word.B: step.b, Word.C: step.c}
+    return NativeCall(_code(step.dtype), words, views, cut.items, cut.chunk, cut.work, constants=(lines, starts))
 
 
 def merged(extents: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, ...]]:
@@ -239,14 +240,13 @@ class _Windows(Writer):
             a, b, c = (f.load(slots, w) + move for w, move in
                        zip((Word.A, Word.B, Word.C), self.matrix(f, slots, item // parts // panels, Word.BATCH, 3),
                            strict=True))
-            with Steps(f, top, bottom, BLOCK) as block:
-                height = f.smaller(bottom - block, BLOCK)
-                self._find_rows(f, places, a, a_row, block, height, line, lines)
-                first = Variable(f, 0)
-                first = Variable(f, 0)
-                with f.forever() as walks:  # at least one, so that an empty k gives zeros
-                    start = first.get()
-                    length = f.smaller(walk * run, k - start * run)
+            first = Variable(f, 0)
+            with f.forever() as walks:  # at least one, so that an empty k gives zeros
+                start = first.get()
+                length = f.smaller(walk * run, k - start * run)
+                with Steps(f, top, bottom, BLOCK) as block:
+                    height = f.smaller(bottom - block, BLOCK)
+                    self._find_rows(f, places, a, a_row, block, height, line, lines)
                     with Steps(f, left_edge, right_edge, columns) as j:
                         strip, left = b + j // columns * b_strip, right_edge - j
 
@@ -274,9 +274,9 @@ class _Windows(Writer):
                             down(self.vectors)
                         with f.when(left <= self.lanes):
                             down(1)
-                    first.set(start + walk)
-                    with f.when(first.get() >= runs):
-                        walks.leave()
+                first.set(start + walk)
+                with f.when(first.get() >= runs):
+                    walks.leave()
         f.ret()
 
     def _find_rows(self, f: Code, places: Value, a: Value, a_row: Value, first: Value, count: Value, line: Value,
