@@ -444,7 +444,7 @@ def check_resumes(make: Callable[[], Dataset], most: int = 40) -> None:
 
 def ragged() -> Any:
     for n in (3, 1, 0, 2, 5):
-        yield list(range(n)), n
+        yield np.arange(n), n
 
 
 PIPELINES: dict[str, Callable[[], Dataset]] = {

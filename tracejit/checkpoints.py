@@ -120,6 +120,7 @@ class Checkpoint:
         }
         text = json.dumps({**manifest, "check": _check_of(manifest)}, indent=1)
         self._put(f"{stem}.json", lambda path: Path(path).write_text(text, encoding="utf-8"))
+        self._sync()
         self._tidy()
         return self.directory / f"{stem}.json"
 
@@ -138,7 +139,6 @@ class Checkpoint:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._sync()
         return size, digest
 
     def _sync(self) -> None:
@@ -268,7 +268,7 @@ class _Arrays:
         self.found[name] = x
         plain = np.asarray(x, order="C")
         if x.dtype.kind == "c":  # safetensors has no such dtypes: the parts, along a last axis
-            plain = plain.view(x.real.dtype).reshape(*x.shape, 2)
+            plain = plain.reshape(-1).view(x.real.dtype).reshape(*x.shape, 2)
         self.stored[name] = plain
         return {"array": name}
 
