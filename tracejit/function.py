@@ -41,7 +41,7 @@ from tracejit.lower.plan import Plan
 from tracejit.runtime import pool
 from tracejit.tensor import Tensor, state
 from tracejit.trace.autograph.convert import convert
-from tracejit.trace.built import Built, KernelInfo, Lowered, Lowering, kernel_infos
+from tracejit.trace.built import Built, Kernels, Lowered, Lowering, kernel_infos
 from tracejit.trace.cache import MAX_KEYS, CacheInfo, Described, Stats, Traces, no_shortcut
 from tracejit.trace.captures import Reach
 from tracejit.trace.checked import run_left
@@ -565,9 +565,9 @@ class Function:
         """What is in the cache, oldest key first."""
         return [s for kept in list(self._traces.by_key.values()) for s in reversed(kept)]
 
-    def kernels(self) -> list[KernelInfo]:
-        """The kernels of all cached programs, in the order they run."""
-        return [k for s in self.specializations() for k in kernel_infos(s.built, s.calls)]
+    def kernels(self) -> Kernels:
+        """The kernels of all cached programs, in the order they run. Prints as what each reads, computes and writes."""
+        return Kernels(k for s in self.specializations() for k in kernel_infos(s.built, s.calls))
 
     def profile(self, on: bool = True) -> None:
         """Measure the seconds each kernel takes from now on (the program then returns to Python after each step)."""

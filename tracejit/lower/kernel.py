@@ -247,6 +247,20 @@ class CheckSite:
     extent: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a statement is in the user's program: the result of an op of these operands (statements), at this line.
+
+    Of a reduction `accumulator` is given instead.
+    """
+
+    statement: int
+    op: str
+    args: tuple[int, ...] = ()
+    where: str = ""
+    accumulator: int | None = None
+
+
 @dataclass(frozen=True)
 class Launch:
     """A kernel with its numbers: one step of a program.
@@ -263,6 +277,7 @@ class Launch:
     ops: tuple[str, ...] = ()  # op names in order, for people
     source_lines: tuple[str, ...] = ()  # the user's file:line, for people
     name: str = field(default="kernel", compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)  # for people: read by `listing.py`
 
     @property
     def points(self) -> int:

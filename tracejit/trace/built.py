@@ -7,7 +7,7 @@ Read next: `lower/plan.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tracejit.ir import Graph, Type
 from tracejit.lower.buffers import Storage
 from tracejit.lower.kernel import Launch
+from tracejit.lower.listing import listing, names_of
 from tracejit.lower.plan import Attention, Branch, Call, Gemm, Plan, Step, inner_parts, launch_of, reads_of, writes_of
 
 if TYPE_CHECKING:
@@ -58,20 +59,42 @@ class KernelInfo:
     calls: int
     seconds: float  # measured under `profile()`; 0.0 otherwise
     code: str
+    text: str  # for people: loops, reads, writes, ops with their lines
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+
+class Kernels(list[KernelInfo]):
+    """Kernels in order; prints as their texts."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    __repr__ = __str__
 
 
 def kernel_infos(built: Built, calls: int) -> list[KernelInfo]:
     """The kernels of the plan's own steps, then those inside branches and loops (whose runs are not counted)."""
-    profile = built.program.profile
-    timed = [profile[at] if profile is not None else (calls, 0.0) for at in range(len(built.plan.steps))]
-    return _infos(built.plan, timed)
+    profile, plan = built.program.profile, built.plan
+    timed = [profile[at] if profile is not None else (calls, 0.0) for at in range(len(plan.steps))]
+    given = {b: _argument(n.name) for b, n in zip(plan.inputs, built.graph.inputs) if n.name}
+    return _infos(plan, timed, given)
 
 
-def _infos(plan: Plan, timed: Sequence[tuple[int, float]]) -> list[KernelInfo]:
+def _argument(name: str) -> str:
+    """The name of an input, short: an argument's own, or what stands in quotes in a longer one."""
+    return name.removeprefix("argument ").strip("'")
+
+
+def _infos(plan: Plan, timed: Sequence[tuple[int, float]], given: Mapping[int, str]) -> list[KernelInfo]:
     found, inner = [], []
+    name = names_of(given, plan.outputs, [b.role for b in plan.buffers])
     for step, (counted, seconds) in zip(plan.steps, timed, strict=True):
         for part in inner_parts(step):
-            inner += _infos(part.plan, [(counted, 0.0)] * len(part.plan.steps))
+            inner += _infos(part.plan, [(counted, 0.0)] * len(part.plan.steps), {})
         launch = launch_of(step)
         if launch is None:
             continue
@@ -85,6 +108,7 @@ def _infos(plan: Plan, timed: Sequence[tuple[int, float]]) -> list[KernelInfo]:
                 counted,
                 seconds,
                 launch.kernel.text,
+                listing(launch, name),
             )
         )
     return found + inner
