@@ -17,7 +17,7 @@ from tracejit.lower import buffers
 from tracejit.lower.epilogue import PANEL, PANEL_BYTES
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm, Plan
-from tracejit.runtime import gemm, gemm_code
+from tracejit.runtime import gemm, gemm_code, gemm_windows
 from tracejit.runtime.gemm_code import tiles
 
 
@@ -33,10 +33,11 @@ def random(*shape: int, dtype: object = "float32", seed: int = 0) -> np.ndarray:
 
 
 def product(batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, shapes: list[tuple[int, ...]],
-            dtype: object = "float32") -> Callable[[list[np.ndarray]], np.ndarray]:
+            dtype: object = "float32", rows: tuple[int, ...] = (),
+            inner: tuple[int, ...] = ()) -> Callable[[list[np.ndarray]], np.ndarray]:
     kind: np.dtype = np.dtype(dtype)  # type: ignore[call-overload]
     found = [*(buffer("input", *s, dtype=kind) for s in shapes), buffer("output", *batch, m, n, dtype=kind)]
-    step = Gemm(kind, batch, m, n, k, a, b, View(2, 0, strides((*batch, m, n))))
+    step = Gemm(kind, batch, m, n, k, a, b, View(2, 0, strides((*batch, m, n))), rows=rows, inner=inner)
     run = program(plan(found, [step]))
 
     def call(arrays: list[np.ndarray]) -> np.ndarray:
@@ -47,7 +48,10 @@ def product(batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, sh
 
 
 def compare(got: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """Within the bound of a sum in any order."""
+    """Within the bound of a sum in any order; integers exactly."""
+    if got.dtype.kind == "i":
+        np.testing.assert_array_equal(got, a @ b)
+        return
     wide = [x.astype("float64") for x in (a, b)]
     bound = (a.shape[-1] + 1) * np.finfo(got.dtype).eps * (np.abs(wide[0]) @ np.abs(wide[1]))
     assert got.dtype == a.dtype
@@ -118,11 +122,56 @@ def test_views() -> None:
     compare(run([x, y]), x[::-1], y)
 
 
+def as_strided(x: np.ndarray, shape: tuple[int, ...], view: View) -> np.ndarray:
+    start = x.reshape(-1)[view.offset:]
+    return np.lib.stride_tricks.as_strided(start, shape, [s * x.itemsize for s in view.strides])
+
+
+# (rows, inner, n, strides of a, of b): elements anywhere, along rows, along columns; short and long runs; b in parts.
+WINDOWS = [((5, 7), (3, 4), 18, (60, 4, 20, 1), (80, 20, 1)), ((30,), (2, 3), 16, (7, 3, 1), (60, 20, 1)),
+           ((3, 16), (9, 5), 40, (90, 1, 200, 20), (200, 40, 1)), ((4, 3), (600,), 5, (9, 2, 1), (7, 1)),
+           ((2, 25), (20, 30), 33, (700, 10, 1, 20), (1020, 34, 1)), ((50,), (4, 1), 3, (0, 2, 0), (3, 0, 1)),
+           ((26, 26), (3, 3), 16, (28, 1, 28, 1), (48, 16, 1)), ((6,), (1500,), 70, (1, 6), (70, 1)),
+           ((7, 9), (2, 8), 9, (-20, 2, 5, 1), (72, 9, 1)), ((12, 9), (2, 700), 300, (20, 2, 5, 1), (210000, 300, 1))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("rows,inner,n,of_a,of_b", WINDOWS)
+def test_windows(rows: tuple[int, ...], inner: tuple[int, ...], n: int, of_a: tuple[int, ...],
+                 of_b: tuple[int, ...], dtype: str) -> None:
+    """Rows and sums over several dims, with any strides; the same bits on one thread."""
+    m, k = math.prod(rows), math.prod(inner)
+    behind = sum(-s * (e - 1) for s, e in zip(of_a, (*rows, *inner)) if s < 0)
+    sizes = [1 + sum(abs(s) * (e - 1) for s, e in zip(v, dims)) for v, dims in ((of_a, (*rows, *inner)),
+                                                                              (of_b, (*inner, n)))]
+    x, y = ((random(size, seed=seed) * 100).astype(dtype) for seed, size in enumerate(sizes))
+    a, b = View(0, behind, of_a), View(1, 0, of_b)
+    run = product((), m, n, k, a, b, [x.shape, y.shape], dtype, rows, inner)
+    got = run([x, y])
+    compare(got, as_strided(x, (*rows, *inner), a).reshape(m, k), as_strided(y, (*inner, n), b).reshape(k, n))
+    config.set_num_threads(1)
+    np.testing.assert_array_equal(run([x, y]), got)
+
+
+def test_batches_of_windows_with_packed_operands() -> None:
+    x, y = random(3, 9, 60), random(3, 900, 700, seed=1)
+    a, b = View(0, 0, (540, 2, 0, 1)), View(1, 0, (630000, 2100, 700, 1))
+    run = product((3,), 22, 700, 900, a, b, [x.shape, y.shape], "float32", (22,), (300, 3))
+    wide = as_strided(x, (3, 22, 300, 3), a).reshape(3, 22, 900)
+    compare(run([x, y]), wide, y)
+    turned = np.swapaxes(y, 1, 2).copy()
+    run = product((3,), 22, 700, 900, a, View(1, 0, (630000, 3, 1, 900)), [x.shape, turned.shape], "float32", (22,),
+                  (300, 3))
+    compare(run([x, turned]), wide, y)
+
+
 @pytest.mark.parametrize("width", [16, 32])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_code, "vector_bytes", lambda features: width)
-    tiles.cache_clear()
+    caches = gemm_code.tile_shape, tiles, gemm_windows._code
+    for cache in caches:
+        cache.cache_clear()
     try:
         t = tiles(np.dtype(dtype))
         assert t.lanes * np.dtype(dtype).itemsize == width
@@ -133,8 +182,11 @@ def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pyt
                 run = product((), m, n, k, View(0, 0, (k, 1)), View(1, 0, walk), [(m, k), (k, n)], dtype)
                 got = run([a, np.array(b, order=order)])  # type: ignore[call-overload]
                 np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-2)
+            run = product((), m, n, k, View(0, 0, (k, 1)), View(1, 0, (n, 1)), [(m, k), (k, n)], dtype, (m,), (k,))
+            np.testing.assert_allclose(run([a, b]), a @ b, rtol=1e-4, atol=1e-2)
     finally:
-        tiles.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
 
 
 def test_cuts_go_by_size_alone() -> None:
