@@ -144,9 +144,11 @@ def test_state_goes_out_and_in() -> None:
         np.testing.assert_array_equal(v, before[k])
     b.load_state(state)  # not built yet: the values wait
     assert b.variables == []
+    drawn = tj.random.default_generator.state()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tj.function(lambda x: b(x))(x)
+    assert tj.random.default_generator.state() == drawn  # and no first values are drawn
     for k, v in b.state().items():
         np.testing.assert_array_equal(v, before[k])
     a.set_weights(b.get_weights())

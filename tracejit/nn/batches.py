@@ -16,6 +16,7 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.data.dataset import Dataset
 from tracejit.ops import core
+from tracejit.ops.elementwise import minimum
 from tracejit.ops.selection import take
 from tracejit.tensor import Tensor
 from tracejit.trees import flatten, unflatten
@@ -46,8 +47,9 @@ class Batches:
             given = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
             extra = [name for name, value in given.items() if value is not None]
             if extra:
-                raise ValueError(f"{what}: {', '.join(extra)} cannot be given with {type(x).__name__}, "
-                                 f"which has batches of its own")  # fmt: skip
+                kind = "a Dataset" if isinstance(x, Dataset) else f"a {type(x).__name__}"
+                raise ValueError(f"{what}: {', '.join(extra)} cannot be given with {kind}, which has batches of its "
+                                 f"own")  # fmt: skip
             self.source: Any = x
             found = x.cardinality() if isinstance(x, Dataset) else len(x) if hasattr(x, "__len__") else None
             self.steps = steps if steps is not None else None if found in (None, float("inf")) else int(found)  # type: ignore[arg-type]
@@ -99,7 +101,8 @@ class Batches:
         if classes.ndim > 1 and classes.shape[-1] > 1:
             classes = classes.argmax(axis=-1)
         classes = core.cast(classes.reshape(classes.shape[0]), dtypes.int64)
-        return (*data, take(self._weights, classes))
+        table = self._weights
+        return (*data, take(table, minimum(classes, table.shape[0] - 1)))  # type: ignore[union-attr]
 
 
 def split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -130,8 +133,8 @@ def _is_iterable(x: Any) -> bool:
 
 
 def _table(class_weight: Mapping[int, float]) -> Tensor:
-    """Weights by class; 1 for those that are not named."""
-    found = np.ones(max(class_weight) + 1, dtypes.default_float())
+    """Weights by class; 1 for those that are not named, in the last row for all beyond."""
+    found = np.ones(max(class_weight) + 2, dtypes.default_float())
     for k, w in class_weight.items():
         found[k] = w
     return core.as_tensor(found)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracejit.nn import losses, training
 from tracejit.nn.callbacks import History
-from tracejit.nn.module import Layer, Module, children
+from tracejit.nn.module import Layer, Module, children, traceable
 from tracejit.ops.elementwise import cast
 from tracejit.tape import GradientTape
 from tracejit.tensor import Tensor
@@ -90,18 +90,18 @@ class Model(Layer):
         optimizer = self.optimizer
         with GradientTape() as tape:
             y_pred = self(x, training=True)
-            loss = self.compute_loss(x, y, y_pred, sample_weight)
+            loss = traceable(self.compute_loss)(x, y, y_pred, sample_weight)
             goal = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
         variables = self.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(goal, variables), variables))
-        return self.compute_metrics(x, y, y_pred, sample_weight, loss)
+        return traceable(self.compute_metrics)(x, y, y_pred, sample_weight, loss)  # type: ignore[no-any-return]
 
     def test_step(self, data: tuple[Any, ...]) -> Mapping[str, Any]:
         """As `train_step`, for `evaluate`: nothing is trained."""
         x, y, sample_weight = (*data, None, None)[:3]
         y_pred = self(x, training=False)
-        loss = self.compute_loss(x, y, y_pred, sample_weight)
-        return self.compute_metrics(x, y, y_pred, sample_weight, loss)
+        loss = traceable(self.compute_loss)(x, y, y_pred, sample_weight)
+        return traceable(self.compute_metrics)(x, y, y_pred, sample_weight, loss)  # type: ignore[no-any-return]
 
     def predict_step(self, data: tuple[Any, ...]) -> Any:
         """What `predict` gives for a batch (x,)."""

@@ -301,6 +301,7 @@ class _Calling(threading.local):
 
     def __init__(self) -> None:
         self.training = False
+        self.restoring = False  # values wait for the Variables that are made now
 
 
 _calling = _Calling()
@@ -390,7 +391,7 @@ class Layer(Module):
         if any(n is None for n in shape):
             raise ValueError(f"{self.name}: a Variable of shape {tuple(shape)} needs sizes that are not known yet")
         sizes = tuple(int(n) for n in shape)
-        first = initializers.get(initializer)
+        first = initializers.get("zeros" if _calling.restoring else initializer)  # no random number is drawn in vain
         d = self.dtype if dtype is None else dtypes.as_dtype(dtype)
         return Variable(lambda: first(sizes, d), trainable=trainable, name=name, dtype=d)
 
@@ -422,7 +423,12 @@ class Layer(Module):
         """Make the Variables, once, and give them the values that wait for them."""
         if self.built:
             return
-        self.build(input_shape)
+        outer = _calling.restoring
+        _calling.restoring = outer or self._waiting is not None
+        try:
+            self.build(input_shape)
+        finally:
+            _calling.restoring = outer
         self.built = True
         if self._waiting is not None:
             values, self._waiting = self._waiting, None

@@ -17,8 +17,9 @@ from tracejit.function import function
 from tracejit.nn import losses, metrics, optimizers
 from tracejit.nn.batches import Batches, arrays, split, tensors
 from tracejit.nn.callbacks import CallbackList, History
-from tracejit.nn.module import Layer
+from tracejit.nn.module import Layer, traceable
 from tracejit.nn.progress import Silent, of_kind
+from tracejit.ops.random import default_generator
 from tracejit.trees import flatten, unflatten
 
 
@@ -56,7 +57,7 @@ def step_function(model: Any, kind: str) -> Callable[..., Any]:
         method = getattr(model, f"{kind}_step")
 
         def step(*data: Any) -> Any:
-            return method(data)
+            return traceable(method)(data)
 
         step.__name__ = step.__qualname__ = f"{kind}_step"
         functions[kind] = step if t is not None and t.run_eagerly else function(step)
@@ -137,12 +138,14 @@ class Run:
     def begin(self, epoch: int, batches: Batches) -> bool:
         """Open an epoch; whether it goes on inside it."""
         self.epoch = epoch
+        drawn = default_generator.state()
         self.iterator = batches.epoch(self.passes)
         self.passes = 0
         if self.position is None:
             self.batch = 0
             return False
         self.iterator.load_state(self.position)
+        default_generator.load_state(drawn)  # the order has been drawn by the earlier run
         self.position = None
         return True
 
