@@ -39,7 +39,6 @@ from tracejit.runtime.native import Word as Value
 
 COLUMNS = 128  # keys in a block: so many lines of scores stay in the first cache
 DEEPEST = 256  # elements of a query or a value: so many lines lie on the stack
-LOWEST = {scalar.F32: -87.0, scalar.F64: -708.0}  # below, e**x counts as 0; it is a normal number from there on
 ONE = int(np.float64(1).view(np.int64))
 EVERYWHERE = 1 << 40  # a diagonal beyond all columns
 
@@ -109,12 +108,6 @@ def functions(dtype: np.dtype) -> Functions:
     sources = [inspect.getfile(m) for m in (gemm_code, emit_scalar_llvm, scalar, base, exponential)]
     found = native_module(f"attention {dtype.name} {width} {rows}", writer.emit, names, sources)
     return Functions(writer.lanes * vectors, *(found[name] for name in names))
-
-
-def _weight(x: scalar.Value) -> scalar.Value:
-    """e**x where x is about 0 at most."""
-    lowest = LOWEST[x.dtype]
-    return scalar.select(x < lowest, 0.0, exponential.exp_unscaled(scalar.maximum(x, lowest)))
 
 
 class _Cell:
@@ -316,13 +309,13 @@ class _Attention(Writer):
                 peak.set(self._larger(f, self.load(f, scores + c * self.line + place), peak.get()))
         largest = [peak.get() for peak in peaks]
         bases = [b.select(b.fcmp_ordered("==", x, self.nothing), self.zero, x) for x in largest]
-        shrunk = [self._apply(f, _weight, b.fsub(x, base)) for x, base in zip(before, bases, strict=True)]
+        shrunk = [self._apply(f, exponential.exp, b.fsub(x, base)) for x, base in zip(before, bases, strict=True)]
         sums = [_Cell(f, b.fmul(self.load(f, state + self.line + place), s))
                 for place, s in zip(self.places, shrunk, strict=True)]
         with f.count(0, columns) as c:
             for place, total, start in zip(self.places, sums, bases, strict=True):
                 at = scores + c * self.line + place
-                weight = self._apply(f, _weight, b.fsub(self.load(f, at), start))
+                weight = self._apply(f, exponential.exp, b.fsub(self.load(f, at), start))
                 self.store(f, weight, at)
                 total.set(b.fadd(total.get(), weight))
         for place, peak, total in zip(self.places, largest, sums, strict=True):
@@ -366,7 +359,7 @@ class _Attention(Writer):
         with f.count(0, columns) as c:
             for place, log, less in zip(self.places, logs, deltas, strict=True):
                 at, to = scores + c * self.line + place, slopes + c * self.line + place
-                weight = self._apply(f, _weight, b.fsub(self.load(f, at), log))
+                weight = self._apply(f, exponential.exp, b.fsub(self.load(f, at), log))
                 self.store(f, weight, at)
                 self.store(f, b.fmul(b.fmul(weight, b.fsub(self.load(f, to), less)), times), to)
         f.ret()
