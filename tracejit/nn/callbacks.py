@@ -17,13 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from tracejit import summary
 from tracejit.checkpoints import Checkpoint
 
 Logs = Mapping[str, Any]
 
 __all__ = [
     "BackupAndRestore", "CSVLogger", "Callback", "CallbackList", "EarlyStopping", "History", "LambdaCallback",
-    "LearningRateScheduler", "ModelCheckpoint", "ReduceLROnPlateau", "TerminateOnNaN",
+    "LearningRateScheduler", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard", "TerminateOnNaN",
 ]  # fmt: skip
 
 EVENTS = tuple(
@@ -393,6 +394,61 @@ class BackupAndRestore(Callback):
         if self.delete_checkpoint:
             for file in self.backup_dir.glob("checkpoint-*"):
                 file.unlink()
+
+
+class TensorBoard(Callback):
+    """Writes losses, metrics and the learning rate to files for TensorBoard, under `log_dir`/train and
+    `log_dir`/validation, as "epoch_loss" and so on.
+
+    histogram_freq: after every so many epochs, histograms of all Variables. write_graph: the model's graph, once.
+    update_freq: "epoch"; "batch" or a number of batches writes "batch_loss" and so on in between, too.
+    """
+
+    def __init__(
+        self,
+        log_dir: Any = "logs",
+        histogram_freq: int = 0,
+        write_graph: bool = True,
+        update_freq: str | int = "epoch",
+    ):
+        if update_freq not in ("epoch", "batch") and not isinstance(update_freq, int):
+            raise ValueError(f"TensorBoard: update_freq must be 'epoch', 'batch' or a number, got {update_freq!r}")
+        self.log_dir, self.histogram_freq, self.write_graph = Path(log_dir), histogram_freq, write_graph
+        self.every = 0 if update_freq == "epoch" else 1 if update_freq == "batch" else int(update_freq)
+        self._writers: dict[str, summary.SummaryWriter] = {}
+        self._batches = 0
+
+    def _scalars(self, writer: str, values: Mapping[str, float], prefix: str, step: int) -> None:
+        if writer not in self._writers:
+            self._writers[writer] = summary.create_file_writer(self.log_dir / writer)
+        with self._writers[writer].as_default(step):
+            for name, value in values.items():
+                summary.scalar(f"{prefix}_{name}", value)
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        self._batches += 1
+        if self.every and self._batches % self.every == 0:
+            self._scalars("train", logs or {}, "batch", self._batches)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        logs, model = logs or {}, self.model
+        own = {k: v for k, v in logs.items() if not k.startswith("val_")}
+        checked = {k.removeprefix("val_"): v for k, v in logs.items() if k.startswith("val_")}
+        self._scalars("train", {**own, "learning_rate": float(model.optimizer.learning_rate)}, "epoch", epoch)
+        if checked:
+            self._scalars("validation", checked, "epoch", epoch)
+        with self._writers["train"].as_default(epoch):
+            if self.histogram_freq and epoch % self.histogram_freq == 0:
+                for name, v in model.named_variables().items():
+                    summary.histogram(name, v.numpy())
+            if self.write_graph and model.run.sample is not None:
+                summary.graph(model, model.run.sample)
+                self.write_graph = False
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
 
 
 class CSVLogger(Callback):

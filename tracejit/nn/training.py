@@ -66,12 +66,15 @@ def step_function(model: Any, kind: str) -> Callable[..., Any]:
 
 def prepare(model: Any, data: tuple[Any, ...], trains: bool) -> None:
     """Make all Variables before the first step, so that it is traced once."""
+    leaves, spec = flatten(data[0])
+    sample = unflatten(spec, [leaf[:1] for leaf in leaves])
     layers = [m for m in (model, *model.submodules) if isinstance(m, Layer)]
     if any(not m.built for m in layers) or not model.variables:
-        leaves, spec = flatten(data[0])
-        model(unflatten(spec, [leaf[:1] for leaf in leaves]))
+        model(sample)
     if trains:
         model._training.optimizer.build(model.trainable_variables)
+        if model.run is not None:
+            model.run.sample = sample
 
 
 def fit(
@@ -134,6 +137,7 @@ class Run:
         self.iterator: Any = None
         self.position: Any = None  # what the iterator shall load
         self.passes = 0  # over a dataset, by the earlier run
+        self.sample: Any = None  # an input of one example
 
     def begin(self, epoch: int, batches: Batches) -> bool:
         """Open an epoch; whether it goes on inside it."""
