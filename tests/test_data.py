@@ -601,15 +601,15 @@ def test_errors_come_where_the_element_would_have_with_their_traceback(make: Cal
 
 
 def test_reading_ahead_overlaps() -> None:
-    """Reading and using take 10 ms each: side by side they take little more than one of them."""
+    """Reading and using take 5 ms each: side by side they take little more than one of them."""
     def slow(x: tj.Tensor) -> tj.Tensor:
-        time.sleep(0.01)
+        time.sleep(0.005)
         return x
 
     def seconds(d: Dataset) -> float:
         start = time.perf_counter()
         for _ in d:
-            time.sleep(0.01)
+            time.sleep(0.005)
         return time.perf_counter() - start
 
     d = Dataset.range(20).map(slow)

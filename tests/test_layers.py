@@ -43,6 +43,8 @@ LAZY: dict[tuple[str, str], str] = {
     ("tracejit/checkpoints.py", "safetensors"): "optional extra `train`",
     ("tracejit/data/sources.py", "PIL"): "optional extra `train`",
     ("tracejit/data/sources.py", "pandas"): "optional extra `train`",
+    ("tracejit/summary.py", "PIL"): "optional extra `train`",
+    ("tracejit/summary.py", "tensorboard"): "optional extra `train`",
     ("tracejit/function.py", "tracejit"): "the compiler and executor load llvmlite; only a called function needs them",
     ("tracejit/nn/model.py", "safetensors"): "optional; only files of weights need it",
     ("tracejit/nn/progress.py", "tqdm"): "optional; without it progress is plain text",

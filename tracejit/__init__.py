@@ -86,7 +86,7 @@ from tracejit.trace.signature import spec
 from tracejit.variable import Variable
 
 from tracejit import debugging, linalg, nn, random  # isort: skip
-from tracejit import data  # isort: skip
+from tracejit import data, datasets, summary  # isort: skip
 from tracejit.nn import activations, callbacks, initializers, layers, losses, metrics, optimizers  # isort: skip
 
 newaxis = None
