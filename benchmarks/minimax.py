@@ -137,6 +137,26 @@ def erfc_scaled(k: float) -> Function:
     return f
 
 
+def erf_center(j: int, dtype: np.dtype) -> tuple[float, float]:
+    """The center of piece j of erf, near j steps, where erf is as near a number of the type as may be; and that."""
+    apart = mp.mpf(2) ** (-20 if dtype == F64 and j < 13 else -14 if dtype == F64 else -16)
+    most = 400 if dtype == F64 else 200
+    places = [mp.mpf(j * error.ERF_STEP[dtype]) + k * apart for k in range(-most, most)] if j else [mp.mpf(0)]
+    best = min(places, key=lambda c: abs(mp.erf(c) - round_to(mp.erf(c), dtype)) if c else 0)
+    return float(best), float(round_to(mp.erf(best), dtype)) if j else 0.0
+
+
+def erf_piece(j: int, dtype: np.dtype) -> Fit:
+    center, value = (float(dtype.type(t[dtype][j])) for t in (error.ERF_CENTERS, error.ERF_VALUES))
+    step, more = error.ERF_STEP[dtype], 1e-3  # what is rounded to the wrong piece is close to the right one
+
+    def slope(d: mp.mpf) -> mp.mpf:
+        return (mp.erf(center + d) - value) / d - (j == 0)
+
+    return Fit(slope, (j - 0.5) * step - more - center if j else 0, (j + 0.5) * step + more - center,
+               lambda d: abs(d) / mp.erf(center + d), tuple(row[j] for row in error.ERF_NEAR[dtype]), dtype)
+
+
 @cache
 def erfinv_of_w(w: mp.mpf) -> mp.mpf:
     """erfinv(x) / x for w = -log(1 - x**2)."""
@@ -192,9 +212,9 @@ def fits() -> dict[str, Fit]:
         return mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1
 
     for dtype in (F32, F64):
-        split, k, end = error.ERF_SPLIT[dtype], error.ERFC_K[dtype], 11 if dtype == F32 else 28
-        found[f"ERF_{dtype.name}"] = Fit(erf_rest, 0, split**2, lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)),
-                                         error.ERF[dtype], dtype)
+        k, end = error.ERFC_K[dtype], 11 if dtype == F32 else 28
+        found[f"ERF_{dtype.name}"] = Fit(erf_rest, 0, 0.85**2 if dtype == F32 else 1,
+                                         lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)), error.ERF[dtype], dtype)
         f = erfc_scaled(k)
         found[f"ERFC_{dtype.name}"] = Fit(f, -1, (end - k) / (end + k), relative(f), error.ERFC[dtype], dtype)
         center = error.ERFINV_CENTER[dtype]
@@ -204,8 +224,8 @@ def fits() -> dict[str, Fit]:
 
         found[f"ERFINV_{dtype.name}"] = Fit(central, 1e-9 - center, error.ERFINV_SPLIT[dtype] + 0.01 - center,
                                             relative(central), error.ERFINV[dtype], dtype)
-    found["ERF_TAIL"] = Fit(lambda a: mp.log(mp.erfc(a)), 0.85, 4, lambda a: mp.erfc(a) / mp.erf(a),
-                            error.ERF_TAIL, F32)
+        for j in range(16):
+            found[f"ERF_NEAR_{dtype.name}_{j}"] = erf_piece(j, dtype)
     for name, center, low, high, table, dtype in (
             ("ERFINV_TAIL_F32", 3.0, 2.23, 4.01, error.ERFINV_TAIL_F32, F32),
             ("ERFINV_NEAR_F64", 3.25, 2.49, 4.01, error.ERFINV_NEAR_F64, F64),

@@ -43,6 +43,7 @@ def emit_kernel(module: ir.Module, name: str, kernel: Kernel, vector_bytes: int,
     """Add the function `name` that runs `kernel` to `module`."""
     function = ir.Function(module, FUNCTION, name)
     function.attributes.add("nounwind")
+    function.attributes.alignstack = 64  # else registers are spilled across cache lines
     _KernelEmitter(function, kernel, vector_bytes, fastmath).emit()
     return function
 

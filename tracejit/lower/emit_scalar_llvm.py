@@ -12,8 +12,9 @@ Read next: `emit_llvm.py` (the loops around the statements).
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,11 @@ def is_vector(value: ir.Value) -> bool:
 class Emitter:
     """Emits statements at the builder's position, `lanes` elements at a time (1: plain scalars)."""
 
-    def __init__(self, builder: ir.IRBuilder, lanes: int, fastmath: bool = False):
+    def __init__(self, builder: ir.IRBuilder, lanes: int, fastmath: bool = False, avx512: bool = False):
         self.b = builder
         self.lanes = lanes
         self.fastmath = fastmath
+        self.avx512 = avx512
         self._dummies: dict[str, ir.Value] = {}
 
     # ---- small tools
@@ -268,6 +270,10 @@ class Emitter:
                 return self.intrinsic("ctlz", [a[0], literal(0, I1)])
             case "popcount":
                 return self.intrinsic("ctpop", a)
+            case "scale":
+                return self._scale(s.dtype, *a)
+            case "lookup":
+                return self._lookup(s, a[0])
             case "select":
                 return b.select(*a)
             case "bitcast":
@@ -281,6 +287,71 @@ class Emitter:
         floats = self.b.fdiv(self.cast(x, wide, s.dtype), self.cast(y, wide, s.dtype))
         quotient = self.cast(floats, s.dtype, wide)
         return quotient if s.op == "quot" else self.b.sub(x, self.b.mul(quotient, y))
+
+    def _scale(self, dtype: np.dtype, x: ir.Value, n: ir.Value) -> ir.Value:
+        """x * 2**n. Elsewhere than in AVX-512, by two powers, as 2**n itself may be no normal number."""
+        if self.avx512 and is_vector(x) and dtype != F16:
+            suffix, lanes = ("ps", 16) if dtype == F32 else ("pd", 8)
+
+            def scaled(x: ir.Value, n: ir.Value) -> ir.Value:
+                everywhere = ir.Constant(ir.IntType(lanes), -1)
+                return self.call(f"llvm.x86.avx512.mask.scalef.{suffix}.512", x.type,
+                                 [x, n, x, everywhere, literal(4, INT32)])
+
+            return self._by_registers(scaled, lanes, x, n)
+        b, mantissa = self.b, 23 if dtype == F32 else 52
+        whole, bias = INT32 if dtype == F32 else INT64, 127 if dtype == F32 else 1023
+        whole = self.vector(whole) if is_vector(x) else whole
+        bits = b.bitcast(b.fadd(n, literal(1.5 * 2.0**mantissa, n.type)), whole)
+        half = b.lshr(bits, literal(1, whole))
+        for part in (half, b.sub(bits, half)):
+            power = b.shl(b.add(part, literal(bias, whole)), literal(mantissa, whole))
+            x = b.fmul(x, b.bitcast(power, x.type))
+        return x
+
+    def _lookup(self, s: Stmt, number: ir.Value) -> ir.Value:
+        """One of 16 numbers: in AVX-512, picked from registers."""
+        b, typ, table = self.b, scalar_type(s.dtype), s.attrs
+        if self.avx512 and is_vector(number) and s.dtype != F16:
+            lanes = 64 // s.dtype.itemsize
+            parts = [Literal(ir.VectorType(typ, lanes), "<" + ", ".join(
+                f"{typ} {_literal_text(v, typ)}" for v in table[k: k + lanes]) + ">") for k in range(0, 16, lanes)]
+
+            def picked(number: ir.Value) -> ir.Value:
+                if lanes == 16:
+                    return self.call("llvm.x86.avx512.permvar.sf.512", parts[0].type, [parts[0], number])
+                return self.call("llvm.x86.avx512.vpermi2var.pd.512", parts[0].type, [parts[0], number, parts[1]])
+
+            return self._by_registers(picked, lanes, number)
+        entries = ir.ArrayType(typ, 16)
+        name = "table_" + hashlib.sha1(repr((s.dtype.name, table)).encode()).hexdigest()[:16]
+        place = self.b.module.globals.get(name)
+        if place is None:
+            place = ir.GlobalVariable(self.b.module, entries, name)
+            place.linkage, place.global_constant = "internal", True
+            place.initializer = ir.Constant(entries, [literal(v, typ) for v in table])
+        index = b.and_(number, literal(15, number.type))
+        if index.type != INT64 and not (is_vector(index) and index.type.element == INT64):
+            index = b.zext(index, self.vector(INT64) if is_vector(index) else INT64)
+        if is_vector(index):
+            return self.gather(place, index, s.dtype, None)
+        return b.load(self.at(place, index, s.dtype), typ=typ, align=s.dtype.itemsize)
+
+    def _by_registers(self, f: Callable[..., ir.Value], lanes: int, *args: ir.Value) -> ir.Value:
+        """A function of whole registers of so many lanes, on vectors of any length."""
+        n = self.lanes
+        if n == lanes:
+            return f(*args)
+        found: list[ir.Value] = []
+        for start in range(0, n, lanes):
+            picks = self._picks([min(start + j, n - 1) for j in range(lanes)])
+            found.append(f(*(self.b.shuffle_vector(a, Literal(a.type, "poison"), picks) for a in args)))
+        while len(found) > 1:
+            both = self._picks(range(2 * found[0].type.count))
+            found = [self.b.shuffle_vector(x, y, both) for x, y in zip(found[::2], found[1::2], strict=True)]
+        whole = found[0]
+        return whole if whole.type.count == n else self.b.shuffle_vector(
+            whole, Literal(whole.type, "poison"), self._picks(range(n)))
 
     def _like(self, mask: ir.Value, value: ir.Value) -> ir.Value:
         """A mask fit for a select of `value`s: for a scalar, whether any lane is on."""

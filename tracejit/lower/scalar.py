@@ -152,6 +152,11 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "ctlz": ScalarOp(lambda x: np.array([x.dtype.itemsize * 8 - int(v & ((1 << x.dtype.itemsize * 8) - 1)).bit_length()
                                          for v in x.ravel().tolist()], x.dtype).reshape(x.shape),
                      "integers: number of leading zero bits; all bits for 0"),
+    "scale": ScalarOp(lambda x, n: np.ldexp(x, np.where(np.abs(n) < 1 << 20, n, 0).astype(np.int32)),
+                      "floats: x * 2**n rounded once, for an x near 1 (or nan) and an integral float n with |n| below "
+                      "twice the exponent bias"),
+    "lookup": ScalarOp(None, "attrs=16 literals; args=(integer,) as wide as the result: the one that its lowest 4 bits "
+                             "number"),
     "popcount": ScalarOp(lambda x: np.bitwise_count(x).astype(x.dtype), "integers: number of one bits"),
     "select": ScalarOp(np.where, "args=(cond, if true, if false); attrs=('rare',): cond is almost never true in "
                                  "any lane, so a target may branch around what only feeds the true side"),
@@ -177,7 +182,8 @@ class Builder:
             attrs = ("contract",)
         key = Stmt(op, dtype, tuple(a.index for a in args), attrs)
         memo_key: Any = key
-        if op in ("const", "loop"):  # -0.0 == 0.0 and 1 == True, yet they differ; nan != nan, yet it is one statement
+        # -0.0 == 0.0 and 1 == True, yet they differ; nan != nan, yet it is one statement
+        if op in ("const", "loop", "lookup"):
             memo_key = (op, dtype, key.args, repr(attrs))
         index = self._memo.get(memo_key)
         if index is None:
@@ -335,6 +341,18 @@ def fma(x: Value, y: Any, z: Any) -> Value:
     return x.builder.emit("fma", x.dtype, (x, x.lift(y), x.lift(z)))
 
 
+def scale(x: Value, n: Value) -> Value:
+    """x * 2**n, rounded once, for x near 1."""
+    return x.builder.emit("scale", x.dtype, (x, n))
+
+
+def lookup(number: Value, table: Sequence[float], dtype: np.dtype) -> Value:
+    """The entry of a table of 16 that the lowest bits of an integer number."""
+    entries = tuple(float(dtype.type(v)) for v in table)
+    assert len(entries) == 16 and number.dtype.itemsize == dtype.itemsize
+    return number.builder.emit("lookup", dtype, (number,), entries)
+
+
 def minimum(x: Value, y: Any) -> Value:
     return x._binary("min", y)
 
@@ -475,6 +493,8 @@ def evaluate_stmt(stmt: Stmt, args: Sequence[np.ndarray]) -> np.ndarray:
             return run_region(stmt.attrs[0], args)  # type: ignore[return-value]
         if stmt.op == "result":
             return args[0][stmt.attrs[0]]
+        if stmt.op == "lookup":
+            return np.asarray(stmt.attrs, stmt.dtype)[args[0] & 15]
         meaning = SCALAR_OPS[stmt.op].numpy
         assert meaning is not None, stmt
         return np.asarray(meaning(*args))

@@ -152,12 +152,6 @@ def power_of_two(n: Value, dtype: np.dtype) -> Value:
     return bitcast((n + form.bias) << form.mantissa, dtype)
 
 
-def scale_by_power_of_two(x: Value, n: Value) -> Value:
-    """x * 2**n for x near 1, also where the result is subnormal or infinite; only the low bits of n matter."""
-    half = n.lshr(1)
-    return x * power_of_two(half, x.dtype) * power_of_two(n - half, x.dtype)
-
-
 # Pieces of formulas -------------------------------------------------------------------------------------------------
 
 

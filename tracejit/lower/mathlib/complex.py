@@ -11,7 +11,7 @@ from ..scalar import F32, Complex, Value, bitcast, fabs, fma, select
 from ..scalar import sqrt as root
 from . import exponential, hyperbolic, trigonometric
 from .arithmetic import copysign
-from .base import FORMATS, at_least, at_most, complex_version, power_of_two, to_bits, with_sign_of
+from .base import FORMATS, at_least, at_most, complex_version, nearest, power_of_two, to_bits, with_sign_of
 from .exponential import INF, LOG2E_HI, LOG10E_HI, NAN, log_of_parts, log_of_sum, reduce_exp
 from .trigonometric import HALF_PI_HI, sin_cos
 
@@ -42,8 +42,8 @@ def _finite(x: Value) -> Value:
 def _exp_times(x: Value, factors: tuple[Value, Value]) -> tuple[Value, Value]:
     """e**x times each factor, where only the product need be in range."""
     low, high = (-200.0, 180.0) if x.dtype == F32 else (-1500.0, 1460.0)
-    p, n = reduce_exp(at_least(at_most(x, high), low))
-    p = p + 1.0
+    x = at_least(at_most(x, high), low)
+    p, (_, n) = reduce_exp(x)[0] + 1.0, nearest(x, LOG2E_HI[x.dtype])
     quarter = n.lshr(2)
     step, last = power_of_two(quarter, x.dtype), power_of_two(n - quarter * 3, x.dtype)
     return tuple(_product(f, p) * step * step * step * last for f in factors)  # type: ignore[return-value]

@@ -1,6 +1,6 @@
 """Exponentials, logarithms and powers.
 
-exp: x = n ln 2 + r with |r| <= ln(2) / 2, then a minimax polynomial of e**r and two multiplications by powers of two.
+exp: x = n ln 2 + r with |r| <= ln(2) / 2, then a minimax polynomial of e**r, scaled by a power of two.
 log: x = 2**e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), then log1p(f) = f + tail, where the tail is small beside f.
 All minimax coefficients in this package come from `python -m benchmarks.minimax`.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..scalar import F32, F64, Value, bitcast, cast, fabs, fma, maximum, rint, select
+from ..scalar import F32, F64, Value, bitcast, cast, fabs, fma, maximum, rint, scale, select
 from .base import (
     FORMATS,
     Bound,
@@ -23,7 +23,6 @@ from .base import (
     nearest,
     polynomial,
     power_of_two,
-    scale_by_power_of_two,
     sign_bit,
     small_to_float,
     to_bits,
@@ -81,15 +80,15 @@ EXP2_RANGE = {F32: (-151.0, 129.0), F64: (-1076.0, 1025.0)}
 
 
 def reduce_exp(x: Value, x_low: Value | None = None) -> tuple[Value, Value]:
-    """(p, n) with e**(x + x_low) = 2**n (1 + p), |p| < 0.42; n is an integer with only its low bits right."""
-    n, n_bits = nearest(x, LOG2E_HI[x.dtype])
+    """(p, n) with e**(x + x_low) = 2**n (1 + p), |p| < 0.42 and n integral."""
+    n, _ = nearest(x, LOG2E_HI[x.dtype])
     r = fma(n, -LN2_HI[x.dtype], x)  # exact
     r = fma(n, -LN2_LO[x.dtype], r) if x_low is None else r + fma(n, -LN2_LO[x.dtype], x_low)
-    return fma(r * r, polynomial(r, EXP[x.dtype]), r), n_bits
+    return fma(r * r, polynomial(r, EXP[x.dtype]), r), n
 
 
 def reduce_expm1(x: Value) -> tuple[Value, Value]:
-    """As `reduce_exp`, with p to a little more than its precision before its last rounding."""
+    """As `reduce_exp`, with p to a little more than its precision before its last rounding, and the bits of n."""
     n, n_bits = nearest(x, LOG2E_HI[x.dtype])
     first = fma(n, -LN2_HI[x.dtype], x)  # exact
     r = fma(n, -LN2_LO[x.dtype], first)
@@ -97,18 +96,11 @@ def reduce_expm1(x: Value) -> tuple[Value, Value]:
     return r + fma(r * r, polynomial(r, EXP[x.dtype]), r_low), n_bits
 
 
-def exp_unscaled(x: Value) -> Value:
-    """e**x where neither the result nor its exponent is extreme: no special values."""
-    p, n = reduce_exp(x)
-    scale = power_of_two(n, x.dtype)
-    return fma(p, scale, scale)
-
-
 def exp_of_sum(x: Value, x_low: Value | None = None, exponent: int = 0) -> Value:
     """2**exponent e**(x + x_low) for a small correction x_low and an exponent of 0 or -1."""
     low, high = EXP_RANGE[x.dtype]
     p, n = reduce_exp(at_least(at_most(x, high), low), x_low)
-    return scale_by_power_of_two(p + 1.0, n + exponent if exponent else n)
+    return scale(p + 1.0, n + float(exponent) if exponent else n)
 
 
 @function(Bound(2, 2))
@@ -120,9 +112,9 @@ def exp(x: Value) -> Value:
 def exp2(x: Value) -> Value:
     low, high = EXP2_RANGE[x.dtype]
     x = at_least(at_most(x, high), low)
-    n, n_bits = nearest(x, 1.0)
+    n, _ = nearest(x, 1.0)
     r = x - n
-    return scale_by_power_of_two(fma(r, polynomial(r, EXP2[x.dtype]), 1.0), n_bits)
+    return scale(fma(r, polynomial(r, EXP2[x.dtype]), 1.0), n)
 
 
 @function(Bound(2, 2))
