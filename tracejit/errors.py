@@ -59,6 +59,14 @@ def user_line(skip: int = 1) -> str:
     return ""
 
 
+def user_depth() -> int:
+    """`stacklevel` of the innermost frame outside this package, for a warning given by the caller."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tracejit"):
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
 # -- errors as the user sees them --------------------------------------------------------------------------------------
 def locate(error: BaseException, where: str, what: str | None = "") -> None:
     """Note the user's line (`file:line`) that an error of compiled code belongs to; the innermost one counts.

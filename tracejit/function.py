@@ -33,7 +33,7 @@ import numpy as np
 from tracejit import config
 from tracejit.config import Options
 from tracejit.dims import Dim, Scope
-from tracejit.errors import boundary, last_user_line, tidy, user_line
+from tracejit.errors import boundary, last_user_line, tidy, user_depth, user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
@@ -45,6 +45,7 @@ from tracejit.trace.built import Built, Kernels, Lowered, Lowering, kernel_infos
 from tracejit.trace.cache import MAX_KEYS, CacheInfo, Described, Stats, Traces, no_shortcut
 from tracejit.trace.captures import Reach
 from tracejit.trace.checked import run_left
+from tracejit.trace.passes.batch import batch
 from tracejit.trace.passes.control import control
 from tracejit.trace.passes.cse import cse
 from tracejit.trace.passes.dce import dce
@@ -57,7 +58,7 @@ from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
-from tracejit.trace.signature import Call, Signature, Spec, describe_change, flatten, is_array
+from tracejit.trace.signature import Call, Signature, Spec, arguments_key, describe_change, flatten, is_array
 from tracejit.trace.specialization import Specialization, creation_error, record, shares_memory
 from tracejit.trace.symbolic import Family, Openings, Pipeline, Template, fix_unseen, must_be_open
 from tracejit.trace.tracer import LOCK
@@ -65,7 +66,9 @@ from tracejit.trace.tracer import LOCK
 if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
-PASSES: tuple[Pass, ...] = (roll, control, dissolve, fold, simplify, vectors, cse, settle, control, fission, lanes, dce)
+PASSES: tuple[Pass, ...] = (
+    roll, control, dissolve, batch, fold, simplify, vectors, cse, settle, control, fission, lanes, dce
+)
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 
 
@@ -333,7 +336,7 @@ class Function:
                 f"{self.name} has been traced {traces.count} times; the last reason: {reason}. "
                 f"tj.explain({self.name}) lists "
                 f"the reasons",
-                stacklevel=_user_depth(),
+                stacklevel=user_depth(),
             )
         if s.created:
             traces.creations += 1
@@ -397,7 +400,7 @@ class Function:
             warnings.warn(
                 f"{self.name} puts other entries into {', '.join(map(repr, reach.changed))}; the caller's container "
                 f"stays as it is (writes into its tensors are seen). Return the new entries",
-                stacklevel=_user_depth(),
+                stacklevel=user_depth(),
             )
         if reach.effects and not found.created and not self._traces.warned_effects:  # who creates once, writes once
             self._traces.warned_effects = True
@@ -405,7 +408,7 @@ class Function:
                 f"{self.name} writes {', '.join(reach.effects)}; that happens once per trace, not at each call. Keep "
                 f"state in a "
                 f"Variable, or return it",
-                stacklevel=_user_depth(),
+                stacklevel=user_depth(),
             )
         if reach.blind and not self._traces.warned:
             self._traces.warned = True
@@ -414,7 +417,7 @@ class Function:
                 f"{self.name}: changes of some values from outside will not be noticed after the trace ({listed}); "
                 f"pass them as "
                 f"arguments",
-                stacklevel=_user_depth(),
+                stacklevel=user_depth(),
             )
         return found
 
@@ -692,25 +695,6 @@ class Method:
         return f"<tj.function {self.function.name} of {type(self.__self__).__name__}>"
 
 
-def arguments_key(args: tuple[Any, ...]) -> Hashable:
-    """A cheap key for positional arguments that are all plain tensors, arrays or numbers; None for others."""
-    found: list[Any] = []
-    for x in args:
-        cls = x.__class__
-        if cls is Tensor:
-            value = x._value
-            if value.__class__ is not np.ndarray:
-                return None
-            found += (value.shape, value.dtype, value.strides)
-        elif cls is np.ndarray:
-            found += (cls, x.shape, x.dtype, x.strides)
-        elif cls is float or (cls is int and -(1 << 63) <= x < (1 << 63)):
-            found.append(cls)
-        else:
-            return None
-    return tuple(found)
-
-
 # -- the decorator -----------------------------------------------------------------------------------------------------
 @boundary
 def function(
@@ -779,16 +763,8 @@ def _count_decoration(f: Any) -> None:
             f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) has been decorated {WARN_DECORATIONS} times; "
             f"each new "
             f"function object is traced again. Decorate once, outside the loop",
-            stacklevel=_user_depth(),
+            stacklevel=user_depth(),
         )
-
-
-def _user_depth() -> int:
-    """`stacklevel` of the innermost frame outside this package, for a warning given by the caller."""
-    depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tracejit"):
-        frame, depth = frame.f_back, depth + 1
-    return depth
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------

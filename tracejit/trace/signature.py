@@ -126,6 +126,25 @@ def frozen(x: Any) -> Hashable:
     return cls, x
 
 
+def arguments_key(args: tuple[Any, ...]) -> Hashable:
+    """A cheap key for positional arguments that are all plain tensors, arrays or numbers; None for others."""
+    found: list[Any] = []
+    for x in args:
+        cls = x.__class__
+        if cls is Tensor:
+            value = x._value
+            if value.__class__ is not np.ndarray:
+                return None
+            found += (value.shape, value.dtype, value.strides)
+        elif cls is np.ndarray:
+            found += (cls, x.shape, x.dtype, x.strides)
+        elif cls is float or (cls is int and -(1 << 63) <= x < (1 << 63)):
+            found.append(cls)
+        else:
+            return None
+    return tuple(found)
+
+
 # -- signatures --------------------------------------------------------------------------------------------------------
 @dataclasses.dataclass(slots=True)
 class Call:
