@@ -15,8 +15,11 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 PICTURES = {
     "first_page.py": [],
     "linear_regression.py": ["linear_regression.png"],
+    "logistic_regression.py": ["logistic_regression.png"],
     "photo.py": ["photo.png", "photo_tone_map.png", "photo_unsharp_mask.png", "photo_sobel.png"],
+    "pinn.py": ["pinn.png"],
     "tour.py": [],
+    "vae.py": ["vae.png"],
 }
 
 
