@@ -170,19 +170,21 @@ def _columns(elements: Sequence[Any], what: str) -> tuple[list[list[np.ndarray]]
     first, structure = flatten(elements[0])
     rows = [first]
     for k, e in enumerate(elements[1:], 1):
-        leaves, other = flatten(e)
-        if other != structure:
-            raise ValueError(f"{what}: element {k} has the structure {_plain(other)}, "
-                             f"the first one {_plain(structure)}")
-        rows.append(leaves)
+        try:
+            rows.append(structure.flatten_up_to(e))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{what}: element {k} has the structure {_plain(flatten(e)[1])}, "
+                             f"the first one {_plain(structure)}") from error
     columns = [list(c) for c in zip(*rows)]
-    for name, column in zip(leaf_names(structure, "element"), columns):
-        head = column[0]
-        if not isinstance(head, np.ndarray):
-            raise TypeError(f"{what}: {name} is a {type(head).__name__}, which cannot be part of a batch")
+    for c, column in enumerate(columns):
         for k, x in enumerate(column):
-            if x.dtype != head.dtype and not x.dtype.kind == head.dtype.kind == "U":
-                raise TypeError(f"{what}: {name} is {x.dtype} in element {k} and {head.dtype} in the first one")
+            if not isinstance(x, np.ndarray):
+                raise TypeError(f"{what}: {leaf_names(structure, 'element')[c]} of element {k} is a "
+                                f"{type(x).__name__}, which cannot be part of a batch")
+            d, first_d = x.dtype, column[0].dtype
+            if d is not first_d and d != first_d and not d.kind == first_d.kind == "U":
+                raise TypeError(f"{what}: {leaf_names(structure, 'element')[c]} is {d} in element {k} and {first_d} "
+                                f"in the first one")
     return columns, structure
 
 

@@ -292,7 +292,7 @@ class Shuffle(Stream):
         self.random, self.random_end = (
             np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, number, k]))) for k in (0, 1))
         self.buffer: Any = None
-        self.rest: Any = None  # the buffer in its last order
+        self.rest: Any = None  # what is left of the buffer at the end, the next item last
 
     def take(self, n: int) -> Sequence[Any]:
         if self.rest is not None:
@@ -304,7 +304,7 @@ class Shuffle(Stream):
             found = self._exchanged(fresh, self._places(len(fresh)).tolist())
             if len(fresh) < n:
                 order = self.random_end.permutation(len(self.buffer)).tolist()
-                self.rest, self.buffer = [self.buffer[k] for k in order], None
+                self.rest, self.buffer = [self.buffer[k] for k in reversed(order)], None
                 found = joined(found, self._last(n - len(fresh)))
         self.given += len(found)
         return found
@@ -313,8 +313,7 @@ class Shuffle(Stream):
         return (self.random.random(n) * len(self.buffer)).astype(np.int64)
 
     def _last(self, n: int) -> Sequence[Any]:
-        found, self.rest = self.rest[:n], self.rest[n:]
-        return found
+        return [self.rest.pop() for _ in range(min(n, len(self.rest)))]
 
     def _exchanged(self, fresh: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
         """What `fresh` items find at their places in the buffer, which they take one after the other."""
