@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from benchmarks.harness import Row
+from benchmarks.workloads import Target
 
 START = {
     "tracejit": "import numpy as np, tracejit as xp\nput, jit, get = xp.asarray, xp.function, np.asarray",
@@ -61,6 +62,33 @@ def f(a):
 get(jit(f)(put(np.linspace(0, 1, 1000, dtype="float32"))))
 """
 
+# The first call of a training step: traced, differentiated and compiled.
+STEP = """
+import time, math
+r = np.random.default_rng(0)
+draw = lambda *shape: put(r.uniform(-0.05, 0.05, shape).astype("float32"))
+x, target = draw(128, 784), put(np.eye(10, dtype="float32")[r.integers(0, 10, 128)])
+params = tuple(draw(*shape) for shape in ((784, 256), (256,), (256, 128), (128,), (128, 10), (10,)))
+def loss(params, x, target):
+    w1, b1, w2, b2, w3, b3 = params
+    z = relu(relu(x @ w1 + b1) @ w2 + b2) @ w3 + b3
+    return -(target * log_softmax(z)).sum() / 128
+def step(params, x, target):
+    value, gradients = value_and_grad(loss)(params, x, target)
+    return value, [p - 0.1 * g for p, g in zip(params, gradients)]
+get(jit(lambda a: a + 1)(x))  # the compiler itself is loaded
+start = time.perf_counter()
+get(jit(step)(params, x, target)[0])
+print(time.perf_counter() - start)
+"""
+STEP_WORDS = {
+    "tracejit": "relu, value_and_grad = xp.relu, xp.value_and_grad\nlog_softmax = lambda z: xp.log_softmax(z, axis=1)",
+    "jax": "relu, value_and_grad = jax.nn.relu, jax.value_and_grad\n"
+           "log_softmax = lambda z: jax.nn.log_softmax(z, axis=1)",
+    "torch": "relu, log_softmax = xp.relu, lambda z: xp.log_softmax(z, 1)\n"
+             "value_and_grad = lambda f: lambda *a: xp.func.grad_and_value(f)(*a)[::-1]",
+}
+
 NO_CACHE = {"TRACEJIT_CACHE": "off", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 JIT = ("tracejit", "numba", "jax", "torch")
 
@@ -75,6 +103,8 @@ class Cold:
     wall: bool = False
     warm: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    target: Target | None = None
+    note: str = ""
 
 
 def _second(peer: str) -> str:
@@ -89,9 +119,14 @@ def _second(peer: str) -> str:
 COLD = {
     c.name: c
     for c in (
-        Cold("first compile of a new small function", {p: START[p] + FIRST for p in JIT}, environment=NO_CACHE),
-        Cold("40 new sizes of one function", {p: START[p] + SIZES for p in (*JIT, "drjit")}, environment=NO_CACHE),
-        Cold("second process: start to first result", {p: _second(p) for p in JIT}, wall=True, warm=True),
+        Cold("first compile of a new small function", {p: START[p] + FIRST for p in JIT}, environment=NO_CACHE,
+             target=Target(seconds=0.04)),
+        Cold("first call of the MLP step", {p: f"{START[p]}\n{w}\n{STEP}" for p, w in STEP_WORDS.items()},
+             environment=NO_CACHE, target=Target(seconds=0.25)),
+        Cold("40 new sizes of one function", {p: START[p] + SIZES for p in (*JIT, "drjit")}, environment=NO_CACHE,
+             target=Target(seconds=0.04)),
+        Cold("second process: start to first result", {p: _second(p) for p in JIT}, wall=True, warm=True,
+             target=Target(seconds=0.25)),
         Cold("import", IMPORT, wall=True, warm=True),
     )
 }
@@ -99,7 +134,7 @@ COLD = {
 
 def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
     """Run every library's script once per round."""
-    row = Row(case.name, case.unit)
+    row = Row(case.name, case.unit, case.target, note=case.note)
     with tempfile.TemporaryDirectory() as folder:
 
         def run(peer: str, script: str) -> float:

@@ -13,6 +13,7 @@ import multiprocessing
 import statistics
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -45,6 +46,8 @@ class Row:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     limits: list[tuple[float, str]] = field(default_factory=list)  # of each round: seconds, and of what
+    work: Work | None = None  # what takes the machine so long
+    note: str = ""
 
     def median(self, peer: str) -> float:
         return statistics.median(self.seconds[peer])
@@ -242,7 +245,8 @@ def measure(workload: Workload, groups: Sequence[Group], rounds: int) -> list[Ro
     """Check each library's result against NumPy in float64, then time all of them in interleaved rounds: a row for each
     number of threads."""
     groups = groups if workload.scales else groups[:1]
-    rows = [Row(workload.name, workload.unit, workload.target if k == 0 else None) for k in range(len(groups))]
+    rows = [Row(workload.name, workload.unit, workload.target if k == 0 else None, note=workload.note)
+            for k in range(len(groups))]
     taking = [[lib for lib in group.libraries if workload.runs_on(lib.name)] for group in groups]
     for libraries in taking:
         for library in libraries:
@@ -265,37 +269,41 @@ def measure(workload: Workload, groups: Sequence[Group], rounds: int) -> list[Ro
                 continue
             row.seconds[library.name] = []
             if library.name == OURS and workload.limited:
-                reads, writes = workload.moves(inputs, result)
-                state, found = group.limit.ask("set_up", Work(reads, writes, operations or {}))
+                row.work = Work(*workload.moves(inputs, result), operations or Counter())
+                state, found = group.limit.ask("set_up", row.work)
                 if state != "done":
-                    raise RuntimeError(f"the limit of {row.name} could not be set up:\n{found}")
+                    row.work, row.failed[LIMIT] = None, found
     del reference
     for number in range(rounds):
         for group, row, libraries in zip(groups, rows, taking):
-            _one_round(group, row, libraries, number, workload.limited)
+            _one_round(group, row, libraries, number)
     for group, libraries in zip(groups, taking):
         for library in (*libraries, group.limit):
             library.ask("drop")
     return rows
 
 
-def _one_round(group: Group, row: Row, libraries: Iterable[Library], number: int, limited: bool) -> None:
+def _one_round(group: Group, row: Row, libraries: Iterable[Library], number: int) -> None:
     others = [p for p in row.seconds if p != OURS and row.seconds[p]]
     best = min((row.median(p) for p in others), default=float("inf"))
     for library in libraries:
-        if library.name not in row.seconds:
+        name = library.name
+        if name not in row.seconds:
             continue
-        if number >= FIRST_ROUNDS and library.name != OURS and row.median(library.name) > SLOW * best:
+        if number >= FIRST_ROUNDS and name != OURS and row.median(name) > SLOW * best:
             continue
-        state, seconds = library.ask("time")
+        state, found = library.ask("time")
         if state != "done":
-            raise RuntimeError(f"{library.name} failed while {row.name} was timed:\n{seconds}")
-        row.seconds[library.name].append(seconds)
-        if library.name == OURS and limited:  # right after it
-            state, limit = group.limit.ask("time")
-            if state != "done":
-                raise RuntimeError(f"the limit of {row.name} could not be measured:\n{limit}")
-            row.limits.append(limit)
+            row.failed[name] = found
+            del row.seconds[name]
+            continue
+        row.seconds[name].append(found)
+        if name == OURS and row.work is not None:  # right after it
+            state, found = group.limit.ask("time")
+            if state == "done":
+                row.limits.append(found)
+            else:
+                row.work, row.failed[LIMIT] = None, found
 
 
 SCALE = {"s": 1.0, "ms": 1e3, "us": 1e6}
@@ -340,6 +348,25 @@ def table(rows: Iterable[Row], peers: list[str], markdown: bool) -> str:
 
     rule = ["-" * w if k == 0 else "-" * (w - 1) + ":" for k, w in enumerate(widths)]
     return "\n".join([line(head), line(rule), *map(line, body)])
+
+
+def shortfalls(rows: Iterable[Row]) -> str:
+    """For each row below its target, or without one and behind another library: what the machine's limit is."""
+    lines = []
+    for row in rows:
+        if OURS not in row.seconds or row.speed is None:
+            continue
+        if row.meets_target or (row.target is None and row.speed >= 0.995):
+            continue
+        unit, scale = row.unit.replace("us", "µs"), SCALE[row.unit]
+        ours = f"{shown(row.median(OURS) * scale)} {unit}"
+        text = f"- **{row.name}**: {ours}, {row.speed:.2f} times as fast as {row.best_peer}."
+        if row.work is not None and row.share is not None:
+            limit = statistics.median(seconds for seconds, _ in row.limits)
+            text += (f" It has to {row.work}; that alone takes the machine {shown(limit * scale)} {unit} "
+                     f"({row.share[1]}): {row.share[0]:.0%} of the limit.")
+        lines.append(f"{text} {row.note}".rstrip())
+    return "\n".join(lines)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:

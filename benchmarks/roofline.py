@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.native import launcher, slots_of
 from tracejit.lower.kernel import Access, Accumulator, Kernel, Launch, Stage, Store
-from tracejit.lower.plan import Branch, Gemm, Loop, Plan, launch_of
+from tracejit.lower.plan import Attention, Branch, Call, Gemm, Loop, Plan, launch_of
 from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import Builder, Stmt, Value, bitcast, fma, sqrt
 
@@ -37,6 +37,7 @@ SAMPLE = 0.01  # seconds of one measurement, about
 FREE = frozenset(("const", "load", "param", "carry", "coord", "bitcast", "arg", "result", "check", "loop"))
 # The kind of an operation on floats; all others, and those on integers, are `bits`.
 KINDS = {**dict.fromkeys(("add", "sub", "mul", "fma", "min", "max"), "fma"), "div": "div", "sqrt": "sqrt"}
+EXP = 12, 4  # statements of an exponential, of floats and others, about
 CHAINS, DEPTH = 12, 12  # operations on each number when their speed is measured: so many at once, one after another
 
 
@@ -51,6 +52,20 @@ class Work:
     reads: int = 0
     writes: int = 0
     operations: Operations = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        words = {"fma": "sums and products", "div": "divisions", "sqrt": "roots", "bits": "other operations"}
+        found = [f"{counted(n)} {word}{size}" for dtype, size in (("f", ""), ("d", " of 64 bits"))
+                 for kind, word in words.items() if (n := self.operations.get((kind, dtype), 0)) >= 1]
+        return f"move {counted(self.reads + self.writes)} bytes" + (f" and do {', '.join(found)}" if found else "")
+
+
+def counted(number: float) -> str:
+    """1234567 as `1.23 million`."""
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
 
 
 # ---- counting ----------------------------------------------------------------------------------------------------
@@ -68,6 +83,8 @@ def work_of_plan(plan: Plan, turns: float | None = None) -> Operations | None:
         if isinstance(step, Gemm):
             products = prod(step.batch) * step.m * step.n * step.k
             add(Counter({("fma", step.dtype.char.lower()): products * (4 if step.dtype.kind == "c" else 1)}), 1)
+        elif isinstance(step, Attention):
+            add(_work_of_attention(step), 1)
         launch = launch_of(step)
         if launch is not None:
             found = _work_of_launch(launch, turns)
@@ -80,15 +97,22 @@ def work_of_plan(plan: Plan, turns: float | None = None) -> Operations | None:
             if body is None or times is None:
                 return None
             add(body, times)
-        elif not isinstance(step, Gemm):
-            if isinstance(step, Branch):
-                parts = [work_of_plan(p.plan, turns) for p in step.parts]
-                if None in parts:
-                    return None
-                add(min(parts, key=lambda p: sum(p.values())), 1)  # type: ignore[union-attr]
-            else:
+        elif isinstance(step, Branch):
+            parts = [work_of_plan(p.plan, turns) for p in step.parts]
+            if None in parts:
                 return None
+            add(min(parts, key=lambda p: sum(p.values())), 1)  # type: ignore[union-attr]
+        elif isinstance(step, Call):
+            return None
     return total
+
+
+def _work_of_attention(step: Attention) -> Operations:
+    """The products, and an exponential of each score; scores above the diagonal are left out where they are masked."""
+    scores = prod(step.batch) * step.rows * step.columns * (0.5 if step.causal else 1.0)
+    products = 3 * step.depth + 2 * step.width if step.grad else step.depth + step.width
+    dtype = _width(step.dtype)
+    return Counter({("fma", dtype): scores * (products + EXP[0]), ("bits", dtype): scores * EXP[1]})  # type: ignore
 
 
 def _work_of_launch(launch: Launch, turns: float | None) -> Operations | None:

@@ -40,7 +40,7 @@ class TrainingStep(Workload):
     """A model, given by what it computes in each library."""
 
     shared = ()
-    limited = False  # by far most of the work are products and convolutions, which `roofline.py` does not count
+
 
     data: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]
     weights: Callable[[np.random.Generator], Weights]

@@ -35,6 +35,7 @@ class Workload:
     shared = ("numpy", "tracejit", "jax", "torch")  # libraries that run `formula`
     target: Target | None = None
     scales = True  # whether the number of threads matters
+    note = ""  # what stands beside the row where it falls short
     limited = True  # whether bytes or operations are the limit, not the latency of a call or of a chain of steps
 
     inputs: Callable[[np.random.Generator], tuple[np.ndarray, ...]]

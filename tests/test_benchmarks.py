@@ -1,0 +1,88 @@
+"""The benchmarks' own arithmetic: operations counted, limits, medians, tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracejit as tj
+from benchmarks.harness import ALL, Row, shortfalls, table
+from benchmarks.roofline import Limits, Work, moving_kernel, operation_kernel, work_of_plan
+from benchmarks.workloads import Target
+from tracejit.lower.kernel import verify
+
+X = np.ones((64, 100), "float32")
+
+
+def operations(f: Any, *args: Any, turns: float | None = None) -> Counter[tuple[str, str]] | None:
+    function = tj.function(f)
+    function(*args)
+    found = work_of_plan(function.specializations()[-1].built.plan, turns)
+    return None if found is None else Counter({k: round(v) for k, v in found.items() if v >= 64})
+
+
+def test_operations_of_maps_and_rows() -> None:
+    n = X.size
+    assert operations(lambda a, b: (a * b + 3) / b, X, X) == {("fma", "f"): n, ("div", "f"): n}  # fused
+    assert operations(lambda a: tj.sqrt(a) + a, X.astype("f8")) == {("sqrt", "d"): n, ("fma", "d"): n}
+    assert operations(lambda a: a.sum(axis=1), X) == {("fma", "f"): n}
+    assert operations(lambda a: (a * a).sum(axis=1), X) == {("fma", "f"): n}  # the product goes into the sum
+    # a mean (once for each row), a difference, its square in a sum
+    assert operations(lambda a: ((a - a.sum(1, keepdims=True) / 3) ** 2).sum(1), X) == {
+        ("fma", "f"): 3 * n, ("div", "f"): 64}
+    assert operations(lambda a: tj.where(a > 0, a, 1), X) == {("bits", "f"): 2 * n}
+
+
+def test_operations_of_products_and_loops() -> None:
+    assert operations(lambda a: a @ a.T, X) == {("fma", "f"): 64 * 64 * 100}
+    assert operations(lambda a: tj.fori_loop(0, 10, lambda i, h: h * 0.5 + a, a), X)[("fma", "f")] >= 10 * X.size
+    assert operations(lambda a: tj.sort(a), X) is None  # a library call
+
+
+def test_what_is_rare_does_not_count() -> None:
+    usual = operations(lambda a: tj.sin(a), X)
+    assert usual is not None and usual[("bits", "d")] == 0  # the reduction of huge angles is in 64 bits
+
+
+@pytest.mark.parametrize("reads,writes", [(1 << 20, 0), (0, 1 << 20), (3 << 19, 1 << 19), (1 << 20, 1 << 16)])
+def test_loops_that_only_move_bytes(reads: int, writes: int) -> None:
+    kernel, count = moving_kernel(reads, writes)
+    verify(kernel)
+    assert count == max(1, round((reads + writes) / writes)) if writes * 8 >= reads else count == 1
+    assert 0 < Limits(1).moving(reads, writes)() < 0.1
+
+
+@pytest.mark.parametrize("kind", ["fma", "div", "sqrt", "bits"])
+def test_loops_that_only_compute(kind: str) -> None:
+    verify(operation_kernel(kind, np.dtype("float32")))
+    assert 1e7 < Limits(1).rate(kind, "f") < 1e13
+
+
+def test_rows_take_medians_over_rounds() -> None:
+    row = Row("work", "ms", Target(1.5), {"tracejit": [1.0, 2.0, 4.0], "jax": [2.0, 4.0, 4.0], "numpy": [9.0]},
+              limits=[(0.5, "memory"), (1.0, "memory"), (4.0, "operations")],
+              work=Work(10**6, 0, Counter({("fma", "f"): 2e6})))
+    assert row.best_peer == "jax" and row.speed == 2.0 and row.share == (0.5, "memory") and row.meets_target
+    text = table([row], ["tracejit", "numpy", "jax"], markdown=True)
+    assert "**2000** |  9000 | 4000 | 2.00 (1.50–2.00) |" in text
+    assert "50% memory" in text and "1.5x |" in text and "missed" not in text
+    assert shortfalls([row]) == ""
+    row.target = Target(3.0)
+    assert "missed" in table([row], ["tracejit"], markdown=False)
+    assert shortfalls([row]) == (
+        "- **work**: 2000 ms, 2.00 times as fast as jax. It has to move 1 million bytes and do 2 million sums and "
+        "products; that alone takes the machine 1000 ms (memory): 50% of the limit.")
+    row.target = Target(seconds=2.5)
+    assert row.meets_target
+
+
+def test_workloads_are_told_apart() -> None:
+    """Each has a name, inputs that repeat, and a way to be computed by us."""
+    assert [name for name, w in ALL.items() if name != w.name or not w.runs_on("tracejit")] == []
+    small = [w for name, w in ALL.items() if "256x1024" in name or "10 elements" in name]
+    for w in small:
+        first, second = (w.inputs(np.random.default_rng(0)) for _ in range(2))
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)) and w.moves(first, first[0])[0] > 0
