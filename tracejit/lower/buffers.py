@@ -17,7 +17,7 @@ from heapq import heapify, heapreplace
 from typing import Literal
 
 from tracejit.errors import InternalError
-from tracejit.lower.epilogue import stays_on_panels
+from tracejit.lower.epilogue import is_copy, same_walk, stays_on_panels
 from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import (
     Branch,
@@ -198,42 +198,6 @@ def _over(step: Step, old: int, new: int) -> bool:
     launch = launch_of(step)
     return (launch is not None and new in writes_of(launch) and old in reads_of(launch)
             and old not in operands_of(step) and same_walk(launch, old, new))
-
-
-def same_walk(launch: Launch, old: int, new: int) -> bool:
-    """Whether the launch reads each element of buffer `old` only where it then writes the same bytes of buffer `new`.
-
-    Then `new` may lie over `old`. All loads of a point come before its stores, which are in the last stage, and writes
-    of different points never meet, so it is enough that the reads use the writes' strides and only their offsets.
-    """
-    k = launch.kernel
-    if k.serial or any(stage.stores for stage in k.stages[:-1]):
-        return False
-    gathered = {s.attrs[0] for s in k.stmts if s.op == "load" and s.args}
-
-    def walk(view: View) -> tuple[int, ...]:
-        return tuple(s for s, e in zip(view.strides, launch.extents, strict=True) if e != 1)
-
-    writes = [(v, a) for v, a in zip(launch.writes, k.writes, strict=True) if v.buffer == new]
-    reads = [(r, v, a) for r, (v, a) in enumerate(zip(launch.reads, k.reads, strict=True)) if v.buffer == old]
-    offsets = {v.offset for v, _ in writes}
-    steps, size = walk(writes[0][0]), writes[0][1].dtype.itemsize
-    return (all(walk(v) == steps and a.dtype.itemsize == size for v, a in writes)
-            and all(walk(v) == steps and a.dtype.itemsize == size and v.offset in offsets and r not in gathered
-                    for r, v, a in reads))
-
-
-def is_copy(launch: Launch) -> bool:
-    """Whether the launch only copies one buffer to another, walking both in the same way (in place it does nothing)."""
-    k = launch.kernel
-    old, new = {v.buffer for v in launch.reads}, {v.buffer for v in launch.writes}
-    if k.inner or len(k.stages) != 1 or k.stages[0].checks or len(old) != 1 or len(new) != 1:
-        return False
-    for store in k.stages[0].stores:
-        load = k.stmts[store.value]
-        if load.op != "load" or launch.reads[load.attrs[0]].offset != launch.writes[store.write].offset:
-            return False
-    return same_walk(launch, *old, *new)
 
 
 def _lodge(groups: list[_Group], updated: Collection[int]) -> None:

@@ -23,18 +23,20 @@ PANEL_SLOTS = 128  # words of its kernel's slots, at most: each thread has its o
 def attach(plan: Plan) -> Plan:
     """Give each product the first kernel that reads its result, if it goes row by row and could run just then."""
     written: dict[int, list[int]] = {}
-    reader: dict[int, int] = {}  # the first step that reads a buffer
+    readers: dict[int, list[int]] = {}
     for s, step in enumerate(plan.steps):
         for b in writes_of(step):
             written.setdefault(b, []).append(s)
         for b in reads_of(step):
-            reader.setdefault(b, s)
+            readers.setdefault(b, []).append(s)
     steps: list[Step | None] = list(plan.steps)
     for s in reversed(range(len(steps))):  # a kernel that reads two products goes with the later one
         step = plan.steps[s]
-        if not isinstance(step, Gemm) or (at := reader.get(step.c.buffer)) is None:
+        if not isinstance(step, Gemm) or not (found := readers.get(step.c.buffer)):
             continue
-        launch = steps[at]
+        launch = steps[at := found[0]]
+        if isinstance(launch, Launch) and len(found) == 1 and is_copy(launch):
+            continue  # the product will be made where the copy would go
         if (isinstance(launch, Launch) and items_per_row(step, launch)
                 and all(max(written.get(b, [-1])) < s for b in reads_of(launch) if b != step.c.buffer)
                 and all(written[b] == [at] for b in writes_of(launch))):
@@ -109,3 +111,39 @@ def _items_over_elements(step: Gemm, launch: Launch, reads: Sequence[View]) -> i
 
 def _same(have: Sequence[int], want: Sequence[int], extents: Sequence[int]) -> bool:
     return all(h == w or n == 1 for h, w, n in zip(have, want, extents, strict=False))
+
+
+def same_walk(launch: Launch, old: int, new: int) -> bool:
+    """Whether the launch reads each element of buffer `old` only where it then writes the same bytes of buffer `new`.
+
+    Then `new` may lie over `old`. All loads of a point come before its stores, which are in the last stage, and writes
+    of different points never meet, so it is enough that the reads use the writes' strides and only their offsets.
+    """
+    k = launch.kernel
+    if k.serial or any(stage.stores for stage in k.stages[:-1]):
+        return False
+    gathered = {s.attrs[0] for s in k.stmts if s.op == "load" and s.args}
+
+    def walk(view: View) -> tuple[int, ...]:
+        return tuple(s for s, e in zip(view.strides, launch.extents, strict=True) if e != 1)
+
+    writes = [(v, a) for v, a in zip(launch.writes, k.writes, strict=True) if v.buffer == new]
+    reads = [(r, v, a) for r, (v, a) in enumerate(zip(launch.reads, k.reads, strict=True)) if v.buffer == old]
+    offsets = {v.offset for v, _ in writes}
+    steps, size = walk(writes[0][0]), writes[0][1].dtype.itemsize
+    return (all(walk(v) == steps and a.dtype.itemsize == size for v, a in writes)
+            and all(walk(v) == steps and a.dtype.itemsize == size and v.offset in offsets and r not in gathered
+                    for r, v, a in reads))
+
+
+def is_copy(launch: Launch) -> bool:
+    """Whether the launch only copies one buffer to another, walking both in the same way (in place it does nothing)."""
+    k = launch.kernel
+    old, new = {v.buffer for v in launch.reads}, {v.buffer for v in launch.writes}
+    if k.inner or len(k.stages) != 1 or k.stages[0].checks or len(old) != 1 or len(new) != 1:
+        return False
+    for store in k.stages[0].stores:
+        load = k.stmts[store.value]
+        if load.op != "load" or launch.reads[load.attrs[0]].offset != launch.writes[store.write].offset:
+            return False
+    return same_walk(launch, *old, *new)

@@ -681,9 +681,10 @@ class _Lowering:
         steps: list[Step] = []
         seen = windows(node, plain_base)
         rows, inner = (seen.rows, seen.inner) if seen is not None else ((), ())
+        batch = [*seen.batch] if seen is not None else batch
         ways = [gemm_strides if seen is None else seen.strides(k) for k in range(2)]
         a, b = (self._operand(node, k, ways[k], steps) for k in range(2))
-        c = View(self.buffer_of[node], 0, loops.contiguous(node.shape))
+        c = View(self.buffer_of[node], 0, loops.contiguous((*batch, m, n)))
         gemm = Gemm(node.dtype, tuple(batch), m, n, node.inputs[0].shape[-1], a, b, c, node.where, None, rows, inner)
         return [*steps, gemm]
 

@@ -27,6 +27,7 @@ class Windows:
     """How a product reads its operands: for each a stored value, and where in it, over the dims (*batch, *rows, *inner)
     and (*batch, *inner, column)."""
 
+    batch: Ints
     rows: Ints
     inner: Ints
     operands: tuple[tuple[Node, Coords], tuple[Node, Coords]]
@@ -36,7 +37,7 @@ class Windows:
         shape, and the strides of its buffer (contiguous if not given). None if it cannot be walked."""
         def walk(at: tuple[Node, Coords], shape: Ints, layout: Ints | None = None) -> tuple[int, Ints] | None:
             flat = address(at[1], layout or contiguous(at[0].shape))
-            count = len(shape) - 2 + len(self.inner) + (len(self.rows) if k == 0 else 1)
+            count = len(self.batch) + len(self.inner) + (len(self.rows) if k == 0 else 1)
             if not flat.affine or (k == 1 and shape[-1] != 1 and flat.coefficient(count - 1) != 1):
                 return None
             return flat.const, tuple(flat.coefficient(d) for d in range(count))
@@ -49,24 +50,23 @@ def windows(product: Node, plain: Callable[[Node], Node]) -> Windows | None:
     rows and one for columns from as far back; `plain` tells from where."""
     a, b = product.inputs
     *batch, m, n = product.shape
-    k, first = a.shape[-1], len(batch)
+    k = a.shape[-1]
     if product.dtype.kind == "c" or 0 in (*product.shape, k) or a.op.kind != "movement":
         return None
     straight = plain(a)
     if straight.op.kind != "movement":  # nothing is further back
         return None
-    lead: list[Ints] = [(e,) for e in batch]
-    base, (*_, rows, inner) = _furthest(a, [*lead, (m,), (k,)], (first, first + 1))
+    base, (*lead, rows, inner) = _furthest(a, [*((e,) for e in batch), (m,), (k,)])
     if base is a or base is straight:
         return None
-    other, (*_, inner, _) = _furthest(b, [*lead, inner, (n,)], (first,), n != 1)
-    places = (_at(a, base, [*lead, rows, inner]), _at(b, other, [*lead, inner, (n,)]))
-    return Windows(rows, inner, places)
+    other, (*lead, inner, _) = _furthest(b, [*lead, inner, (n,)], n != 1)
+    places = _at(a, base, [*lead, rows, inner]), _at(b, other, [*lead, inner, (n,)])
+    return Windows(tuple(e for group in lead for e in group), rows, inner, places)
 
 
-def _furthest(node: Node, groups: list[Ints], may_split: Ints, columns: bool = False) -> tuple[Node, list[Ints]]:
+def _furthest(node: Node, groups: list[Ints], columns: bool = False) -> tuple[Node, list[Ints]]:
     """The value furthest behind `node` that can be read in its place by strides over dims; and these dims, as groups
-    that each make up a dim of `node`. columns: the last dim must have stride 1."""
+    that each make up a dim of `node`. columns: the last dim must have stride 1, and stays whole."""
     for _ in range(ROUNDS):
         found, last = node, sum(map(len, groups)) - 1
         for at, coords in _behind(node, _coords(groups)):
@@ -76,19 +76,21 @@ def _furthest(node: Node, groups: list[Ints], may_split: Ints, columns: bool = F
         if flat.affine:
             break
         splits = factors(atom for atom, _ in flat.terms)
-        before, groups = groups, _split(groups, may_split, splits)
+        if columns:
+            splits.pop(last, None)
+        before, groups = groups, _split(groups, splits)
         if groups == before:
             break
     return found, groups
 
 
-def _split(groups: list[Ints], may_split: Ints, splits: dict[int, Ints]) -> list[Ints]:
-    """Groups of dims, those of some groups in factors."""
+def _split(groups: list[Ints], splits: dict[int, Ints]) -> list[Ints]:
+    """Groups of dims, some of them in factors."""
     found, number = [], 0
-    for g, group in enumerate(groups):
+    for group in groups:
         new: Ints = ()
         for extent in group:
-            new += splits.get(number, (extent,)) if g in may_split else (extent,)
+            new += splits.get(number, (extent,))
             number += 1
         found.append(new)
     return found

@@ -27,6 +27,7 @@ PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its ca
 AWAKE = 10_000.0  # nanoseconds of work from which a product in a loop is shared with threads that are awake
 CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more from threads than what waits for memory
 SMALL_TILE = 4  # rows of a tile that still is about as quick, by the row
+KEPT = 1 << 18  # bytes of c that stay in the second cache while others go through it
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
@@ -52,7 +53,9 @@ def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False
         return Product([blas_call(step)])
     if step.rows:
         t = gemm_code.tiles(step.dtype)
-        return _over_windows(step, t, cut(step, t, after, on_panels, hot))
+        c = cut(step, t, after, on_panels, hot)
+        deep = step.k > DEPTH and math.prod(step.batch) > 1 and not (after or on_panels)
+        return _over_windows(step, t, _in_high_panels(step, c) if deep else c)
     return _own(step, gemm_code.tiles(step.dtype), after, on_panels, hot, steady)
 
 
@@ -128,6 +131,15 @@ def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool, steady:
         at = Word.DIMS + 4 * d
         words[at: at + 4] = [extent, step.a.strides[d] * size, b_batch[d], step.c.strides[d] * size]
     return Product(calls, c.panel if c.part >= n else 0, ahead)
+
+
+def _in_high_panels(step: Gemm, c: Cut) -> Cut:
+    """The cut of a batch of long sums: they are read once or a few times, while c stays in the cache."""
+    matrices = math.prod(step.batch)
+    panel = min(step.m, max(KEPT // (step.n * step.dtype.itemsize) // PANEL, 1) * PANEL)
+    items = matrices * -(-step.m // panel)
+    pieces = min(items, -(-c.items // c.chunk))
+    return replace(c, panel=panel, part=step.n, items=items, chunk=-(-items // pieces))
 
 
 def _over_windows(step: Gemm, t: Tiles, c: Cut) -> Product:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm
 from tracejit.runtime.build import native_module
 from tracejit.runtime.executor import NativeCall
-from tracejit.runtime.gemm_code import PTR, Steps, Tiles, Writer, tile_shape
+from tracejit.runtime.gemm_code import I1, PTR, Steps, Tiles, Writer, tile_shape
 from tracejit.runtime.native import I64, Code, Variable
 from tracejit.runtime.native import Word as Value
 
@@ -36,7 +37,7 @@ I8 = ir.IntType(8)
 BLOCK = 24  # rows whose addresses are found at once: a multiple of the height of every tile
 LOW = 4  # rows of the lowest tiles
 UNROLL = 4  # columns of a that a tile takes at once where they are contiguous
-GROUP = 8  # rows of a whose addresses are in registers at once, about
+GROUP = 4  # rows of a whose addresses are in registers at once, about
 
 
 class Word(IntEnum):
@@ -219,7 +220,8 @@ class _Windows(Writer):
     def _emit_product(self) -> None:
         heights = {1: (self.rows * self.vectors, self.rows, LOW), self.vectors: (self.rows, LOW)}
         tiles = {(way, vectors, h): self.window_tile(h, vectors, way) for way in ("along", "across", "any")
-                 for vectors, hs in heights.items() for h in hs if way != "across" or h == hs[0]}
+                 for vectors, hs in heights.items() for h in hs
+                 if way == "any" or (h == hs[0] and (vectors == 1 or way == "across"))}
         f = Code(self.module, "product", 3, local=False)
         slots, begin, end = f.args
         m, n, k, a_row, a_column, b_strip, b_row, c_row = (
@@ -258,12 +260,12 @@ class _Windows(Writer):
                                 with f.forever() as loop:
                                     with f.when(i.get() + (h if whole else 1) > height):
                                         loop.leave()
-                                    ways = {"along": along}
-                                    if ("across", vectors, h) in tiles:
-                                        ways["across"] = across & ((block + i.get()) % line + h <= line)
-                                    taken = along | ways["across"] if "across" in ways else along
-                                    for way, here in (*ways.items(), ("any", taken)):
-                                        with f.when(here if way != "any" else here == 0):
+                                    straight = across & ((block + i.get()) % line + h <= line)
+                                    ways = {"along": along, "across": straight}
+                                    ways = {way: here for way, here in ways.items() if (way, vectors, h) in tiles}
+                                    taken = reduce(or_, ways.values(), Value(f, I1(0)))
+                                    for way, here in (*ways.items(), ("any", taken == 0)):
+                                        with f.when(here):
                                             f.call(tiles[way, vectors, h], places + i.get() * 8, a_column,
                                                    starts + start * 16, run, length, strip, b_row,
                                                    c + (block + i.get()) * c_row + j * size, c_row, height - i.get(),
