@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from plan_samples import F32, buffer, elementwise, gather_step, plan, reduce_step, scatter_step, step
 
 from tracejit.errors import InternalError
-from tracejit.lower.buffers import Place, assign, is_copy, same_walk, verify
+from tracejit.lower.buffers import Place, assign, verify
+from tracejit.lower.epilogue import is_copy, same_walk
 from tracejit.lower.kernel import Access, Launch, View
 from tracejit.lower.plan import Call, Gemm, Plan
 from tracejit.lower.scalar import Stmt

@@ -17,8 +17,8 @@ from heapq import heapify, heapreplace
 from typing import Literal
 
 from tracejit.errors import InternalError
-from tracejit.lower.epilogue import is_copy, same_walk, stays_on_panels
-from tracejit.lower.kernel import Launch, View
+from tracejit.lower.epilogue import same_walk, stays_on_panels
+from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import (
     Branch,
     Buffer,

@@ -26,7 +26,7 @@ from tracejit import config
 from tracejit.errors import InternalError, locate
 from tracejit.ir import Type
 from tracejit.lower import buffers
-from tracejit.lower.epilogue import elements_per_item, items_per_row
+from tracejit.lower.epilogue import elements_per_item, is_copy, items_per_row
 from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import Attention, Branch, Call, Gemm, Loop, Part, Plan, calls_python
 from tracejit.lower.plan import Step as PlanStep
@@ -229,7 +229,7 @@ class Program:
         for s, step in enumerate(part.plan.steps):
             if isinstance(step, Launch):
                 function, g = next(addresses), grid(step)
-                if g.items and not (buffers.is_copy(step) and _stays(scope, step)):
+                if g.items and not (is_copy(step) and _stays(scope, step)):
                     scope.runs[s] = self._add_launch(draft, scope, s, step, function, g)
             elif isinstance(step, Gemm):
                 scope.runs[s] = self._add_product(draft, scope, s, step, next(addresses) if step.then else 0)
@@ -351,7 +351,7 @@ class Program:
         b, i = self.plan.outputs[position], self.plan.inputs[self.storage.reusable[position]]
         for s, step in enumerate(self.plan.steps):
             if isinstance(step, Launch) and any(v.buffer == b for v in step.writes):
-                return s if buffers.is_copy(step) and step.reads[0].buffer == i else None
+                return s if is_copy(step) and step.reads[0].buffer == i else None
         return None
 
     def _table(self, in_place: tuple[int, ...], profiled: bool) -> np.ndarray:
