@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import Any
 
 from tracejit.ir import CONSTANT, INPUT, Node, Type
 from tracejit.lower.index import Index, Opaque, Part, dim
@@ -56,6 +57,20 @@ def folds(node: Node) -> bool:
         return False
     terms = prod(node.inputs[0].shape[a] for a in node.attrs["axis"])
     return terms != 1 and (terms not in FEW or node.op.reduce is None or node.op.reduce.accumulate.startswith("arg"))
+
+
+def runs(node: Node) -> bool:
+    """Whether a kernel computes each element of a node from the one before, in its loop along a dim."""
+    if not node.op.running:
+        return False
+    kind = node.dtype.kind
+    return node.op.running == "add" if kind == "c" else kind in "fiu" or (kind == "b" and node.op.running != "recurrence")
+
+
+def running_dims(node: Node) -> tuple[int, ...]:
+    """The dim of a node's loop space that it runs along; none if that has one element."""
+    axis = node.attrs["axis"]
+    return () if node.shape[axis] == 1 else (sum(n != 1 for n in node.shape[:axis]),)
 
 
 def terms_of(node: Node, coords: Coords) -> list[Coords]:
@@ -105,6 +120,7 @@ class Placement:
     roots: set[Node] = field(default_factory=set)
     folded: dict[Node, frozenset[Node]] = field(default_factory=dict)  # what computing a node computes, itself included
     why: dict[Node, str] = field(default_factory=dict)  # for people: why a root is not folded into its users
+    windows: dict[Node, Any] = field(default_factory=dict)  # how products read windows in place, see products.py
     assembled: set[Node] = field(default_factory=set)  # roots whose inputs, alike in shape, are put in place one by one
 
     def keep(self, node: Node, why: str) -> None:

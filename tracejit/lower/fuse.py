@@ -34,13 +34,15 @@ from tracejit.lower.access import (
     is_scalar_constant,
     parts_of,
     reduced_dims,
+    running_dims,
+    runs,
     sources,
     squeezed,
 )
 from tracejit.lower.epilogue import attach
 from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import Attention, Buffer, Call, Gemm, Plan, Step, View
-from tracejit.lower.products import windows
+from tracejit.lower.products import Windows, windows
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
 REPEAT_LIMIT = 100
@@ -85,6 +87,8 @@ class Cluster:
     stages: int = 1
     folded: frozenset[Node] = frozenset()  # every node the kernel computes
     products: frozenset[Node] = frozenset()  # those it reads
+    running: set[Node] = field(default_factory=set)  # roots that run along the folded dim, and what is made of them
+    reverse: bool = False  # whether they do so from the end
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -135,6 +139,8 @@ def in_loop(node: Node) -> bool:
     kind = node.op.kind
     if kind == "reduction":
         return loops.can_accumulate(node)
+    if runs(node):
+        return True
     return (kind in ("elementwise", "source", "movement") and node.op is not INPUT) or (
         kind == "indexing" and "mode" not in node.attrs
     )
@@ -148,15 +154,22 @@ def fuse(graph: Graph, options: Options) -> Plan:
 
 
 # -- 1. which nodes own a buffer -------------------------------------------------------------------------
-def operand_base(node: Node, k: int) -> tuple[Node, Coords]:
+def operand_base(node: Node, k: int, placement: Placement) -> tuple[Node, Coords]:
     """The node whose buffer operand `k` of a step of its own is read from, and where in it."""
     i = node.inputs[k]
     if is_gemm(node):
-        seen = windows(node, plain_base)
+        seen = product_windows(node, placement)
         return seen.operands[k] if seen is not None else _base(i, gemm_strides)
     if is_attention(node) and k in ATTENTION_ROWS:
         return _base(i, row_strides)
     return i, identity(i.shape)
+
+
+def product_windows(node: Node, placement: Placement) -> Windows | None:
+    """How a product reads windows in place, if it does; found out once."""
+    if node not in placement.windows:
+        placement.windows[node] = windows(node, plain_base)
+    return placement.windows[node]  # type: ignore[no-any-return]
 
 
 def plain_base(node: Node) -> Node:
@@ -240,9 +253,11 @@ def place(graph: Graph) -> Placement:
                 placement.keep(node, f"{node.op.name} is a step of its own")
                 for k in range(len(node.inputs)):
                     if not is_scatter(node):
-                        force(operand_base(node, k)[0], f"{node.op.name} reads all of it")
+                        force(operand_base(node, k, placement)[0], f"{node.op.name} reads all of it")
         elif folds(node):
             placement.keep(node, f"{node.op.name} must be finished before it is used")
+        elif runs(node):
+            placement.keep(node, f"{node.op.name} runs along a dim")
     _measure(graph, placement)
     for node in graph.nodes:
         if is_scatter(node) and not placement.stored(v := node.inputs[1]) and 2 * v.type.size <= node.type.size:  # type: ignore[union-attr]
@@ -398,7 +413,8 @@ def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, 
     """Roots into clusters, in execution order; and the unit of each root."""
     units: list[Unit] = []
     where: dict[Node, Unit] = {}
-    for node in graph.nodes:
+    early = _numbers_from_inputs(graph)
+    for node in sorted(graph.nodes, key=lambda n: n not in early):
         if node not in placement.roots:
             continue
         if node.op.name == "getitem" and node.op.kind == "control":
@@ -409,21 +425,58 @@ def cluster(graph: Graph, placement: Placement) -> tuple[list[Unit], dict[Node, 
             units.append(where[node])
             continue
         space = squeezed(node.inputs[0].shape if node in placement.assembled else _space(node))
-        axes = reduced_dims(node) if folds(node) else None
+        axes = reduced_dims(node) if folds(node) else (running_dims(node) or None) if runs(node) else None
         if node in placement.assembled:
             needs = _assembled_sources(node, placement)
-        elif axes is None:
-            needs = sources(node, identity(node.shape), placement)
-        else:
+        elif folds(node):
             needs = set(_reduction_sources(node, placement))
+        else:
+            needs = sources(node, identity(node.shape), placement)
         found = _join(node, space, axes, needs, units, where, placement)
         if found is None:
             found = Cluster(len(units), space, axes, [node])
             units.append(found)
+        _note_running(node, axes, needs, found, where)
         found.folded |= placement.folded[node]
         found.products |= _products(needs)
         where[node] = found
     return units, where
+
+
+def _numbers_from_inputs(graph: Graph) -> set[Node]:
+    """Single numbers made of single numbers that are inputs. They come first: a kernel that needs one besides a product
+    (an update of weights by a learning rate) can then run on the product's panels."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op.kind in ("elementwise", "source", "movement") and not node.op.stateful and prod(node.shape) <= 1:
+            if all(i in found or (i.op is INPUT and prod(i.shape) <= 1) for i in node.inputs):
+                found.add(node)
+    return found
+
+
+def _note_running(
+    node: Node, axes: tuple[int, ...] | None, needs: set[tuple[Node, Coords]], unit: Cluster, where: dict[Node, Unit]
+) -> None:
+    if runs(node) and axes is not None:
+        unit.reverse = node.attrs.get("reverse", False)
+        unit.running.add(node)
+    elif any(where.get(n) is unit and n in unit.running for n, _ in needs):
+        unit.running.add(node)
+
+
+def _runs_with(
+    node: Node, axes: tuple[int, ...] | None, inside: list[tuple[Node, Coords]], unit: Cluster
+) -> bool:
+    """Whether what runs along a dim, in the node or the unit, agrees: in its direction, also with positions counted
+    from the start, and without a reduction of what is running."""
+    backward = node.attrs.get("reverse", False) if runs(node) and axes is not None else None
+    if folds(node):
+        return not unit.reverse and not any(n in unit.running for n, _ in inside)
+    if backward is None:
+        return True
+    if unit.running:
+        return backward == unit.reverse
+    return not (backward and any(map(folds, unit.roots)))
 
 
 def _may_fail(node: Node) -> bool:
@@ -485,6 +538,8 @@ def _joins_space(
 ) -> bool:
     inside = [(n, c) for n, c in needs if where.get(n) is unit]
     if any(c != unit.coords_of(n) for n, c in inside):
+        return False
+    if not _runs_with(node, axes, inside, unit):
         return False
     later = any(folds(n) or n in unit.epilogue for n, _ in inside)
     joined = unit.axes if unit.axes is not None else axes
@@ -587,7 +642,7 @@ class _Lowering:
         i = node.inputs[k]
         if is_scatter(node) and not self.placement.stored(i):
             return sources(i, identity(i.shape), self.placement)
-        return [operand_base(node, k)]
+        return [operand_base(node, k, self.placement)]
 
     def _needs(self, unit: Cluster, node: Node) -> set[tuple[Node, Coords]]:
         if node in self.placement.assembled:
@@ -632,7 +687,8 @@ class _Lowering:
             whole = [node for node in unit.nodes if node not in self.placement.assembled]
             coords = {node: unit.coords_of(node) for node in whole}
             writer = loops.Writer(
-                self.placement, self.buffer_of, self.buffers, self.options, space, axes, coords, factors, written_out
+                self.placement, self.buffer_of, self.buffers, self.options, space, axes, coords, factors, written_out,
+                unit.reverse,
             )
             for node in unit.nodes:
                 if node in self.placement.assembled:
@@ -642,7 +698,7 @@ class _Lowering:
             return writer, writer.launch()
 
         writer, launch = write({})
-        factors = writer.factors()
+        factors = {d: sizes for d, sizes in writer.factors().items() if not (unit.running and d in axes)}
         if factors:
             writer, launch = write(factors)
         last = len(space) - 1
@@ -679,7 +735,7 @@ class _Lowering:
     def _gemm(self, node: Node) -> list[Step]:
         *batch, m, n = node.shape
         steps: list[Step] = []
-        seen = windows(node, plain_base)
+        seen = product_windows(node, self.placement)
         rows, inner = (seen.rows, seen.inner) if seen is not None else ((), ())
         batch = [*seen.batch] if seen is not None else batch
         ways = [gemm_strides if seen is None else seen.strides(k) for k in range(2)]
@@ -690,7 +746,7 @@ class _Lowering:
 
     def _operand(self, node: Node, k: int, strides: Callable[..., Any], steps: list[Step]) -> View:
         """Operand `k` of a step of its own. Where an input's own layout will not do, `steps` copy it first."""
-        base, coords = operand_base(node, k)
+        base, coords = operand_base(node, k, self.placement)
         buffer, shape = self.buffer_of[base], node.inputs[k].shape
         seen = strides((base, coords), shape, self.buffers[buffer].strides)
         if seen is None:
