@@ -16,7 +16,7 @@ from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import Gemm, Plan, Step, reads_of, writes_of
 
 PANEL = 24  # rows of a product in one item, at most: so many of a and c stay in the second cache
-PANEL_BYTES = 1 << 17  # of stack for a panel that nobody else reads
+PANEL_BYTES = 1 << 18  # of stack for a panel that nobody else reads
 PANEL_SLOTS = 128  # words of its kernel's slots, at most: each thread has its own
 
 
