@@ -373,7 +373,11 @@ def test_shuffles_are_decided_by_their_seeds() -> None:
     assert all(v < k + 20 for k, v in enumerate(first))  # no item comes before the buffer has seen it
     same = d.shuffle(20, seed=5, reshuffle_each_iteration=False)
     assert values(same) == values(same) == first
-    assert values(a.repeat(2))[:100] != values(a.repeat(2))[100:]
+    twice = values(a.repeat(2))
+    assert twice[:100] != twice[100:]
+    c = d.shuffle(20, seed=5)
+    peeked, whole = values(c.take(3)), values(c)
+    assert peeked == first[:3] and whole == second  # a look at it is a pass
     assert values(d.shuffle(1, seed=1)) == list(range(100))
 
 

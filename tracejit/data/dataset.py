@@ -12,6 +12,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from tracejit import config
 from tracejit.data import elements, sources, streams, workers
 from tracejit.data.elements import Progression, Table, table_of
-from tracejit.data.streams import Passes, Stream, call
+from tracejit.data.streams import Pass, Stream, call
 from tracejit.errors import TracerError, user_line
 from tracejit.ops.random import default_generator
 from tracejit.ops.random import key as random_key
@@ -44,11 +45,13 @@ class Dataset:
 
     class_names: list[str] | None = None  # of `from_image_folder`
 
-    def __init__(self, name: str, opened: Callable[[], Stream], length: Callable[[], Cardinality],
-                 sample: Callable[[int], Any], table: Table | None = None):
-        """Made by the methods. name: how it was made. sample(k): an element for `element_spec`; those for 0 and 1
-        differ where sizes do. table: what the items of a stream are rows of; None: they are elements."""
+    def __init__(self, name: str, opened: Callable[[Pass], Stream], length: Callable[[], Cardinality],
+                 sample: Callable[[int], Any], table: Table | None = None, passes: _Passes | None = None):
+        """Made by the methods. name: how it was made. opened(pass): a stream of items. sample(k): an element for
+        `element_spec`; those for 0 and 1 differ where sizes do. table: what items are rows of; None: they are elements.
+        passes: numbers the passes over this dataset and those made from it (up to the next shuffle)."""
         self._name, self._opened, self._length, self._sample, self._table = name, opened, length, sample, table
+        self._passes = passes or _Passes()
 
     # -- sources -----------------------------------------------------------------------------------------------------
     @staticmethod
@@ -103,11 +106,11 @@ class Dataset:
                 return elements.element_of(element, what)
             return elements.conforming(element, output_signature, what)
 
-        def opened() -> Stream:
+        def opened(at: Pass) -> Stream:
             return streams.Generated(lambda: generator(*args), check)
 
         def sample(k: int) -> Any:
-            found = opened().take(2)
+            found = opened(()).take(2)
             if not found:
                 raise ValueError(f"from_generator({name}): it yields nothing, so it has no element_spec")
             if k and output_signature is not None:
@@ -169,8 +172,8 @@ class Dataset:
             return None if None in found else min(found)  # type: ignore[type-var]
 
         return Dataset(f"zip({', '.join(d._name for d in parts)})",
-                       lambda: streams.Zip([d._elements() for d in parts]), length,
-                       lambda k: tuple(d._sample(k) for d in parts))
+                       lambda at: streams.Zip([d._elements(at) for d in parts]), length,
+                       lambda k: tuple(d._sample(k) for d in parts), passes=parts[0]._passes)
 
     # -- order -------------------------------------------------------------------------------------------------------
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset:
@@ -187,21 +190,23 @@ class Dataset:
         """
         size = _positive(buffer_size, "shuffle: buffer_size")
         number = _seed(seed, "shuffle")
-        passes = Passes(not reshuffle_each_iteration)
         kind = streams.Shuffle if self._table is None else streams.ShuffleRows
-        return self._like(f"shuffle({size})", lambda: kind(self._opened, size, number, passes))
+        found = self._like(f"shuffle({size})", lambda at: kind(
+            lambda: self._opened(at), size, number, at if reshuffle_each_iteration else ()))
+        found._passes = _Passes()  # what else is made from this dataset does not change the order
+        return found
 
     def take(self, count: int) -> Dataset:
         """The first `count` elements (-1: all)."""
         n = _whole(count, "take: count", -1)
         if n < 0:
             return self
-        return self._like(f"take({n})", lambda: streams.Take(self._opened(), n), lambda have: min(n, have))
+        return self._like(f"take({n})", lambda at: streams.Take(self._opened(at), n), lambda have: min(n, have))
 
     def skip(self, count: int) -> Dataset:
         """All but the first `count` elements."""
         n = _whole(count, "skip: count")
-        return self._like(f"skip({n})", lambda: streams.Skip(self._opened(), n), lambda have: max(0, have - n))
+        return self._like(f"skip({n})", lambda at: streams.Skip(self._opened(at), n), lambda have: max(0, have - n))
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The elements `count` times over; None or -1: without end."""
@@ -211,7 +216,7 @@ class Dataset:
             return have * times if times is not None else math.inf if have else 0
 
         return self._like(f"repeat({'' if times is None else times})",
-                          lambda: streams.Repeat(self._opened, times), length)
+                          lambda at: streams.Repeat(lambda k: self._opened((*at, k)), times), length)
 
     def concatenate(self, *others: Dataset) -> Dataset:
         """The elements of this dataset, then those of the others."""
@@ -222,29 +227,31 @@ class Dataset:
             found = [d._length() for d in parts]
             return None if None in found else sum(found)  # type: ignore[arg-type]
 
-        return Dataset(f"concatenate({', '.join(d._name for d in parts)})",
-                       lambda: streams.Concatenate([d._opened if same else d._elements for d in parts]), length,
-                       lambda k: parts[k and -1]._sample(k), self._table if same else None)
+        def opened(at: Pass) -> Stream:
+            return streams.Concatenate([partial(d._opened if same else d._elements, at) for d in parts])
+
+        return Dataset(f"concatenate({', '.join(d._name for d in parts)})", opened, length,
+                       lambda k: parts[k and -1]._sample(k), self._table if same else None, self._passes)
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, from the one of that index: the part of one of several readers."""
         n = _positive(num_shards, "shard: num_shards")
         if not 0 <= index < n:
             raise ValueError(f"shard: index must be one of 0 to {n - 1}, got {index}")
-        return self._like(f"shard({n}, {index})", lambda: streams.Shard(self._opened(), n, index),
+        return self._like(f"shard({n}, {index})", lambda at: streams.Shard(self._opened(at), n, index),
                           lambda have: have if have == math.inf else max(0, -(-(have - index) // n)))
 
     def cache(self) -> Dataset:
         """As this one, but read only once: what the first pass reads stays in memory. The order is that of this pass,
         so shuffle afterwards. Rows of arrays, not yet mapped, are not copied."""
         kept = streams.Kept(self._opened)
-        return self._like("cache", lambda: streams.Cached(kept))
+        return self._like("cache", lambda at: streams.Cached(kept, at))
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> Dataset:
         """As this one, but a thread reads up to `buffer_size` elements ahead. An error comes where the element would
         have; the thread ends with its iterator."""
         size = 2 if buffer_size == AUTOTUNE else _positive(buffer_size, "prefetch: buffer_size")
-        return self._like(f"prefetch({size})", lambda: workers.Prefetch(self._opened, size))
+        return self._like(f"prefetch({size})", lambda at: workers.Prefetch(lambda: self._opened(at), size))
 
     # -- batches -----------------------------------------------------------------------------------------------------
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
@@ -281,7 +288,7 @@ class Dataset:
                              sample, self._elements)
 
     def _batched(self, name: str, n: int, drop: bool, collate: Callable[[Sequence[Any]], Any],
-                 sample: Callable[[int, int], Any], opened: Callable[[], Stream] | None = None) -> Dataset:
+                 sample: Callable[[int, int], Any], opened: Callable[[Pass], Stream] | None = None) -> Dataset:
         def length() -> Cardinality:
             have = self._length()
             return have if have is None or have == math.inf else int(have // n if drop else -(-have // n))
@@ -293,7 +300,7 @@ class Dataset:
             return sample(k, rest if k and not drop and rest and have != math.inf else full)
 
         source = opened or self._opened
-        return self._then(name, lambda: streams.Batch(source(), n, drop, collate), length, sized)
+        return self._then(name, lambda at: streams.Batch(source(at), n, drop, collate), length, sized)
 
     def unbatch(self) -> Dataset:
         """The rows of each element, one after the other.
@@ -304,7 +311,7 @@ class Dataset:
         def rows(element: Any) -> tuple[Table, int]:
             return table_of(element, "unbatch")
 
-        return self._then("unbatch", lambda: streams.Unbatch(self._elements(), rows), lambda: None,
+        return self._then("unbatch", lambda at: streams.Unbatch(self._elements(at), rows), lambda: None,
                           lambda k: rows(self._sample(k))[0].sample())
 
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
@@ -318,7 +325,7 @@ class Dataset:
         step = n if shift is None else _positive(shift, "window: shift")
 
         def part(items: Sequence[Any]) -> Dataset:
-            return Dataset("window", lambda: _Listed(items), lambda: len(items), self._sample, self._table)
+            return Dataset("window", lambda at: _Listed(items), lambda: len(items), self._sample, self._table)
 
         def length() -> Cardinality:
             have = self._length()
@@ -328,8 +335,9 @@ class Dataset:
             return max(0, -(-int(have - span + 1) // step))
 
         return Dataset(f"{self._name} > window({n}, {step}, {s}{', drop' if drop_remainder else ''})",
-                       lambda: _Parts(streams.Window(self._opened(), n, step, s, drop_remainder), part), length,
-                       lambda k: Dataset("window", lambda: _Listed([self._sample(k)] * n), lambda: n, self._sample))
+                       lambda at: _Parts(streams.Window(self._opened(at), n, step, s, drop_remainder), part), length,
+                       lambda k: Dataset("window", lambda at: _Listed([self._sample(k)] * n), lambda: n, self._sample),
+                       passes=self._passes)
 
     # -- functions ---------------------------------------------------------------------------------------------------
     def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, *, seed: int | None = None
@@ -346,13 +354,12 @@ class Dataset:
         """
         key_of = None if seed is None else _keys(_seed(seed, "map"))
         calls = streams.Calls(map_func, key_of)
-        passes = Passes()
         name = streams.name_of(map_func)
 
-        def opened() -> Stream:
+        def opened(at: Pass) -> Stream:
             if num_parallel_calls is None or threads == 1:
-                return streams.Map(self._elements(), calls, passes)
-            return workers.ParallelMap(self._elements, calls, passes, threads)
+                return streams.Map(self._elements(at), calls, at)
+            return workers.ParallelMap(lambda: self._elements(at), calls, at, threads)
 
         threads = 1
         if num_parallel_calls is not None:
@@ -362,9 +369,11 @@ class Dataset:
         def sample(k: int) -> Any:
             first = self._sample(0)
             given = first if not k or _same_spec(first, self._sample(1)) else self._sample(1)
-            return calls(given, 0, 0)
+            return calls(given, (0,), 0)
 
-        return self._then(f"map({name})", opened, self._length, sample)
+        found = self._then(f"map({name})", opened, self._length, sample)
+        found._passes = self._passes if seed is None else _Passes()
+        return found
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
         """The elements for which the function gives true.
@@ -373,7 +382,7 @@ class Dataset:
         [0, 2, 4]
         """
         return self._then(f"filter({streams.name_of(predicate)})",
-                          lambda: streams.Filter(self._elements(), predicate), lambda: None, self._sample)
+                          lambda at: streams.Filter(self._elements(at), predicate), lambda: None, self._sample)
 
     def flat_map(self, map_func: Callable[..., Any]) -> Dataset:
         """The elements of the datasets that the function gives, one dataset after the other."""
@@ -398,7 +407,8 @@ class Dataset:
 
         sizes = "" if how == "flat_map" else f", {cycle}, {block}"
         return self._then(f"{how}({streams.name_of(f)}{sizes})",
-                          lambda: streams.Interleave(self._elements, lambda e: made(e)._elements(), cycle, block),
+                          lambda at: streams.Interleave(
+                              lambda: self._elements(at), lambda e: made(e)._elements(at), cycle, block),
                           lambda: None, lambda k: made(self._sample(k))._sample(k))
 
     def enumerate(self, start: int = 0) -> Dataset:
@@ -407,7 +417,7 @@ class Dataset:
             count = int(self._length() or 0)
             numbers = Table([np.arange(start, start + count)], flatten(0)[1])
             return Dataset.zip(_of_table("enumerate", numbers, count), self)
-        return self._then("enumerate", lambda: streams.Enumerate(self._elements(), start), self._length,
+        return self._then("enumerate", lambda at: streams.Enumerate(self._elements(at), start), self._length,
                           lambda k: (np.array(start, np.int64), self._sample(k)))
 
     def reduce(self, initial: Any, reduce_func: Callable[..., Any]) -> Any:
@@ -432,7 +442,7 @@ class Dataset:
     def as_numpy_iterator(self) -> Iterator[Any]:
         """The elements with read-only NumPy arrays in place of tensors."""
         _not_traced()
-        stream = self._elements()
+        stream = self._elements((self._passes.number(),))
         while len(found := stream.take(1)):
             yield elements.read_only(found[0])
 
@@ -461,12 +471,12 @@ class Dataset:
         return f"<tj.data.Dataset {self._name}{'' if n is None else f', {n} elements'}>"
 
     # -- making ------------------------------------------------------------------------------------------------------
-    def _elements(self) -> Stream:
+    def _elements(self, at: Pass) -> Stream:
         """A stream of elements."""
-        stream = self._opened()
+        stream = self._opened(at)
         return stream if self._table is None else streams.Elements(stream, self._table)
 
-    def _like(self, name: str, opened: Callable[[], Stream], length: Callable[[float], float] = lambda have: have
+    def _like(self, name: str, opened: Callable[[Pass], Stream], length: Callable[[float], float] = lambda have: have
               ) -> Dataset:
         """A dataset of the same items."""
 
@@ -474,12 +484,23 @@ class Dataset:
             have = self._length()
             return None if have is None else length(have)
 
-        return Dataset(f"{self._name} > {name}", opened, found, self._sample, self._table)
+        return Dataset(f"{self._name} > {name}", opened, found, self._sample, self._table, self._passes)
 
-    def _then(self, name: str, opened: Callable[[], Stream], length: Callable[[], Cardinality],
+    def _then(self, name: str, opened: Callable[[Pass], Stream], length: Callable[[], Cardinality],
               sample: Callable[[int], Any]) -> Dataset:
         """A dataset of elements made of this one's."""
-        return Dataset(f"{self._name} > {name}", opened, length, sample)
+        return Dataset(f"{self._name} > {name}", opened, length, sample, passes=self._passes)
+
+
+class _Passes:
+    """Numbers passes."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def number(self) -> int:
+        self.next += 1
+        return self.next - 1
 
 
 class _Whole(Dataset):
@@ -487,7 +508,7 @@ class _Whole(Dataset):
 
 
 def _of_table(name: str, table: Table, count: int) -> Dataset:
-    return _Whole(f"{name}({count})", lambda: streams.Rows(count), lambda: count, lambda k: table.sample(), table)
+    return _Whole(f"{name}({count})", lambda at: streams.Rows(count), lambda: count, lambda k: table.sample(), table)
 
 
 class _Listed(Stream):
@@ -534,9 +555,9 @@ class DatasetIterator:
 
     def __init__(self, dataset: Dataset):
         _not_traced()
-        self._dataset = dataset
-        self._stream = dataset._elements()
-        self._given = 0
+        self._dataset, self._given = dataset, 0
+        self._pass = dataset._passes.number()
+        self._stream = dataset._elements((self._pass,))
 
     def __iter__(self) -> DatasetIterator:
         return self
@@ -558,7 +579,8 @@ class DatasetIterator:
 
     def state(self) -> dict[str, Any]:
         """Where it is, as plain data for JSON: order and random keys included, elements not."""
-        return {"dataset": self._dataset._name, "given": self._given, "position": self._stream.state()}
+        return {"dataset": self._dataset._name, "pass": self._pass, "given": self._given,
+                "position": self._stream.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on where an iterator over a dataset made in the same way was. What was shuffled or generated before that
@@ -567,9 +589,10 @@ class DatasetIterator:
             raise ValueError(f"load_state: the position is one in {state.get('dataset')!r}, this dataset is "
                              f"{self._dataset._name!r}")
         self._stream.close()
-        self._stream = self._dataset._elements()
+        self._pass, self._given = state["pass"], state["given"]
+        self._dataset._passes.next = self._pass + 1  # the next iterator takes the pass after it
+        self._stream = self._dataset._elements((self._pass,))
         self._stream.load(state["position"])
-        self._given = state["given"]
 
     def close(self) -> None:
         """End its threads now (otherwise they end when nothing refers to the iterator)."""
@@ -619,11 +642,14 @@ def _mixed(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _keys(seed: int) -> Callable[[int, int], Tensor]:
+def _keys(seed: int) -> Callable[[Pass, int], Tensor]:
     """A key for each pass and place."""
 
-    def key_of(number: int, k: int) -> Tensor:
-        return random_key(_mixed(_mixed(_mixed(seed) + number) + k))
+    def key_of(at: Pass, k: int) -> Tensor:
+        mixed = _mixed(seed)
+        for n in (len(at), *at, k):
+            mixed = _mixed(mixed + n)
+        return random_key(mixed)
 
     return key_of
 

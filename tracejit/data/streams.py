@@ -4,6 +4,9 @@ In: streams. Out: `take(n)`: the next items, `n` of them unless the end comes be
 around (shuffle, take, repeat, ...) do not look at them: over a table an item is the number of a row, so that `batch`
 can gather rows in one go; elsewhere an item is an element.
 
+A pass over a dataset has a number, and each pass that `repeat` makes inside it one more: they and its seed decide a
+shuffle's order.
+
 `state()` is plain data (numbers, lists, dicts), and small: it holds where the stream is, never what it has read. `load`
 is for a fresh stream, which then goes on exactly there; shuffled and cached items are read again for it.
 
@@ -61,6 +64,7 @@ class Stream:
 
 
 Open = Callable[[], Stream]
+Pass = tuple[int, ...]  # the number of a pass, then of the one that each `repeat` around is in
 
 
 def joined(a: Sequence[Any], b: Sequence[Any]) -> Sequence[Any]:
@@ -84,24 +88,6 @@ class Over(Stream):
 
     def close(self) -> None:
         self.input.close()
-
-
-class Passes:
-    """Numbers the passes over a dataset, so that each has its own order."""
-
-    def __init__(self, fixed: bool = False):
-        self.next, self.fixed = 0, fixed
-
-    def number(self) -> int:
-        found = self.next
-        if not self.fixed:
-            self.next += 1
-        return found
-
-    def resume(self, number: int) -> None:
-        """The pass of that number goes on: the next one comes after it."""
-        if not self.fixed:
-            self.next = number + 1
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------
@@ -206,7 +192,7 @@ class Shard(Over):
 class Repeat(Stream):
     """Passes over a dataset, one after the other; `times` None: without end."""
 
-    def __init__(self, opened: Open, times: int | None):
+    def __init__(self, opened: Callable[[int], Stream], times: int | None):
         self.opened, self.times = opened, times
         self.number = 0
         self.empty = True  # the present pass has given nothing yet
@@ -216,7 +202,7 @@ class Repeat(Stream):
         if self.times == 0:
             return []
         if self.input is None:
-            self.input = self.opened()
+            self.input = self.opened(0)
         found = self.input.take(n)
         self.empty = self.empty and not len(found)
         while len(found) < n and (self.times is None or self.number + 1 < self.times):
@@ -224,7 +210,7 @@ class Repeat(Stream):
                 raise ValueError("repeat: the dataset is empty, so repeating it would never end")
             self.input.close()
             self.number += 1
-            self.input = self.opened()
+            self.input = self.opened(self.number)
             more = self.input.take(n - len(found))
             self.empty = not len(more)
             found = joined(found, more)
@@ -236,7 +222,7 @@ class Repeat(Stream):
     def load(self, state: Any) -> None:
         self.number = state["pass"]
         if state["input"] is not None:
-            self.input, self.empty = self.opened(), False
+            self.input, self.empty = self.opened(self.number), False
             self.input.load(state["input"])
 
     def close(self) -> None:
@@ -279,18 +265,18 @@ class Shuffle(Stream):
     """Each item comes from a random place of a buffer of the next `size` ones; at the end, what is left in the buffer
     comes in random order. The order depends only on the seed and the number of the pass."""
 
-    def __init__(self, opened: Open, size: int, seed: int, passes: Passes):
-        self.opened, self.size, self.seed, self.passes = opened, size, seed, passes
-        self._start(passes.number(), None)
+    def __init__(self, opened: Open, size: int, seed: int, at: Pass):
+        self.opened, self.size, self.seed, self.at = opened, size, seed, at
+        self._start(None)
 
-    def _start(self, number: int, begin: Any) -> None:
-        self.number, self.given = number, 0
+    def _start(self, begin: Any) -> None:
+        self.given = 0
         self.input = self.opened()
         if begin is not None:
             self.input.load(begin)
         self.begin = self.input.state()
         self.random, self.random_end = (
-            np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, number, k]))) for k in (0, 1))
+            np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, k, *self.at]))) for k in (0, 1))
         self.buffer: Any = None
         self.rest: Any = None  # what is left of the buffer at the end, the next item last
 
@@ -324,12 +310,12 @@ class Shuffle(Stream):
         return out
 
     def state(self) -> Any:
-        return {"seed": self.seed, "pass": self.number, "given": self.given, "begin": self.begin}
+        return {"seed": self.seed, "given": self.given, "begin": self.begin}
 
     def load(self, state: Any) -> None:
         self.seed = state["seed"]
-        self.passes.resume(state["pass"])
-        self._start(state["pass"], state["begin"])
+        self.input.close()
+        self._start(state["begin"])
         self.leave_out(state["given"])
 
     def close(self) -> None:
@@ -339,8 +325,8 @@ class Shuffle(Stream):
 class ShuffleRows(Shuffle):
     """The same order, for row numbers: many at once."""
 
-    def _start(self, number: int, begin: Any) -> None:
-        super()._start(number, begin)
+    def _start(self, begin: Any) -> None:
+        super()._start(begin)
         self.ahead = np.empty(0, np.int64)
 
     def take(self, n: int) -> Sequence[Any]:
@@ -370,20 +356,21 @@ class ShuffleRows(Shuffle):
 class Kept:
     """The items a cached dataset has read so far, for all streams over it."""
 
-    def __init__(self, opened: Open):
+    def __init__(self, opened: Callable[[Pass], Stream]):
         self.opened, self.lock = opened, threading.Lock()
-        self.clear(None)
+        self.clear(None, None)
 
-    def clear(self, begin: Any) -> None:
+    def clear(self, at: Pass | None, begin: Any) -> None:
         self.items: list[Any] = []
         self.input: Stream | None = None
-        self.begin, self.whole = begin, False
+        self.at, self.begin, self.whole = at, begin, False
 
-    def upto(self, n: int) -> list[Any]:
-        """All items, once the first `n` are among them."""
+    def upto(self, n: int, at: Pass) -> list[Any]:
+        """All items, once the first `n` are among them. The first pass that asks decides the order."""
         with self.lock:
             if self.input is None and not self.whole:
-                self.input = self.opened()
+                self.at = at if self.at is None else self.at
+                self.input = self.opened(self.at)
                 if self.begin is not None:
                     self.input.load(self.begin)
                 self.begin = self.input.state()
@@ -397,23 +384,23 @@ class Kept:
 
 
 class Cached(Stream):
-    def __init__(self, kept: Kept):
-        self.kept, self.at = kept, 0
+    def __init__(self, kept: Kept, at: Pass):
+        self.kept, self.at, self.given = kept, at, 0
 
     def take(self, n: int) -> Sequence[Any]:
-        found = self.kept.upto(self.at + n)[self.at: self.at + n]
-        self.at += len(found)
+        found = self.kept.upto(self.given + n, self.at)[self.given: self.given + n]
+        self.given += len(found)
         return found
 
     def state(self) -> Any:
-        self.kept.upto(0)
-        return {"at": self.at, "begin": self.kept.begin}
+        self.kept.upto(0, self.at)
+        return {"given": self.given, "pass": list(self.kept.at or ()), "begin": self.kept.begin}
 
     def load(self, state: Any) -> None:
-        self.at = state["at"]
+        self.given = state["given"]
         with self.kept.lock:
-            if self.kept.begin != state["begin"]:
-                self.kept.clear(state["begin"])
+            if (list(self.kept.at or ()), self.kept.begin) != (state["pass"], state["begin"]):
+                self.kept.clear(tuple(state["pass"]), state["begin"])
 
 
 class Window(Stream):
@@ -536,12 +523,12 @@ def name_of(f: Any) -> str:
 class Calls:
     """What `map` does to element number `k` of a pass. With a seed, f gets a random key of its own for each."""
 
-    def __init__(self, f: Callable[..., Any], key_of: Callable[[int, int], Tensor] | None):
+    def __init__(self, f: Callable[..., Any], key_of: Callable[[Pass, int], Tensor] | None):
         self.f, self.key_of = f, key_of
 
-    def __call__(self, element: Any, number: int, k: int) -> Any:
+    def __call__(self, element: Any, at: Pass, k: int) -> Any:
         try:
-            keywords = {} if self.key_of is None else {"key": self.key_of(number, k)}
+            keywords = {} if self.key_of is None else {"key": self.key_of(at, k)}
             return element_of(call(self.f, element, **keywords), f"map({name_of(self.f)})")
         except Exception as error:
             error.add_note(f"in map({name_of(self.f)}) of element {k}")
@@ -549,21 +536,19 @@ class Calls:
 
 
 class Map(Stream):
-    def __init__(self, stream: Stream, calls: Calls, passes: Passes):
-        self.input, self.calls, self.passes = stream, calls, passes
-        self.number, self.at = passes.number(), 0
+    def __init__(self, stream: Stream, calls: Calls, at: Pass):
+        self.input, self.calls, self.at, self.given = stream, calls, at, 0
 
     def one(self) -> Any:
         element = self.input.one()
-        self.at += 1
-        return self.calls(element, self.number, self.at - 1)
+        self.given += 1
+        return self.calls(element, self.at, self.given - 1)
 
     def state(self) -> Any:
-        return {"pass": self.number, "at": self.at, "input": self.input.state()}
+        return {"given": self.given, "input": self.input.state()}
 
     def load(self, state: Any) -> None:
-        self.number, self.at = state["pass"], state["at"]
-        self.passes.resume(self.number)
+        self.given = state["given"]
         self.input.load(state["input"])
 
     def close(self) -> None:

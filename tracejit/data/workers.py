@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from tracejit.data.streams import Calls, Open, Passes, Stream
+from tracejit.data.streams import Calls, Open, Pass, Stream
 
 _END = StopIteration()  # stands for the end of the stream in a channel
 
@@ -140,10 +140,10 @@ class Prefetch(Stream):
 class _Task:
     """One call of a mapped function."""
 
-    __slots__ = ("element", "number", "k", "result", "error", "done")
+    __slots__ = ("element", "at", "k", "result", "error", "done")
 
-    def __init__(self, element: Any, number: int, k: int):
-        self.element, self.number, self.k = element, number, k
+    def __init__(self, element: Any, at: Pass, k: int):
+        self.element, self.at, self.k = element, at, k
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = threading.Lock()
@@ -153,7 +153,7 @@ class _Task:
 def _work(tasks: queue.SimpleQueue[_Task | None], calls: Calls) -> None:
     while (task := tasks.get()) is not None:
         try:
-            task.result = calls(task.element, task.number, task.k)
+            task.result = calls(task.element, task.at, task.k)
         except BaseException as error:
             task.error = error
         task.element = None
@@ -170,10 +170,9 @@ def _dismiss(tasks: queue.SimpleQueue[_Task | None], threads: int, pid: int) -> 
 class ParallelMap(Stream):
     """A function on each item, in `threads` threads."""
 
-    def __init__(self, opened: Open, calls: Calls, passes: Passes, threads: int):
-        self.opened, self.calls, self.passes, self.threads = opened, calls, passes, threads
-        self.input = opened()
-        self.number, self.at = passes.number(), 0  # elements given
+    def __init__(self, opened: Open, calls: Calls, at: Pass, threads: int):
+        self.opened, self.calls, self.at, self.threads = opened, calls, at, threads
+        self.input, self.given = opened(), 0
         self.position = self.input.state()
         self.pending: deque[tuple[_Task, Any]] = deque()  # with the input's state after it
         self.tasks: queue.SimpleQueue[_Task | None] | None = None
@@ -187,7 +186,7 @@ class ParallelMap(Stream):
         assert self.tasks is not None
         while len(self.pending) < 2 * self.threads and self.failed is None and not self.ended:
             try:
-                task = _Task(self.input.one(), self.number, self.at + len(self.pending))
+                task = _Task(self.input.one(), self.at, self.given + len(self.pending))
             except StopIteration:
                 self.ended = True
                 break
@@ -203,7 +202,7 @@ class ParallelMap(Stream):
             raise StopIteration
         task, self.position = self.pending.popleft()
         task.done.acquire()
-        self.at += 1
+        self.given += 1
         if task.error is not None:
             raise task.error
         return task.result
@@ -220,11 +219,10 @@ class ParallelMap(Stream):
             threading.Thread(target=_work, args=(self.tasks, self.calls), name="tracejit-map", daemon=True).start()
 
     def state(self) -> Any:
-        return {"pass": self.number, "at": self.at, "input": self.position}
+        return {"given": self.given, "input": self.position}
 
     def load(self, state: Any) -> None:
-        self.number, self.at = state["pass"], state["at"]
-        self.passes.resume(self.number)
+        self.given = state["given"]
         self.input.load(state["input"])
         self.position = state["input"]
 
