@@ -24,13 +24,14 @@ import numpy as np
 from benchmarks.kernels import KERNELS
 from benchmarks.loops import LOOPS
 from benchmarks.matrix import MATRIX
+from benchmarks.network import NETWORK
 from benchmarks.peers import PEERS, limit_threads
 from benchmarks.roofline import Limits, Work, work_of_plan
 from benchmarks.training import TRAINING
 from benchmarks.workloads import WORKLOADS, Target, Workload
 
-ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | TRAINING
-SAMPLE = 0.04  # seconds a library runs in one round
+ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | NETWORK | TRAINING
+SAMPLE = 0.03  # seconds a library runs in one round
 SLOW = 4.0  # a library so many times slower than the best other one is timed in the first rounds only
 FIRST_ROUNDS = 3
 OURS, LIMIT = "tracejit", "limit"
