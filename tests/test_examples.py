@@ -16,6 +16,7 @@ PICTURES = {
     "first_page.py": [],
     "linear_regression.py": ["linear_regression.png"],
     "logistic_regression.py": ["logistic_regression.png"],
+    "mnist_cnn.py": ["mnist_cnn.png"],
     "photo.py": ["photo.png", "photo_tone_map.png", "photo_unsharp_mask.png", "photo_sobel.png"],
     "pinn.py": ["pinn.png"],
     "tour.py": [],
