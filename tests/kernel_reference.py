@@ -204,6 +204,21 @@ def _extreme_position(op: str, values: np.ndarray, index: np.ndarray, outer: int
     return out.reshape(points + (1,) * (values.ndim - outer))
 
 
+def run_along(name: str, args: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """A `running` statement."""
+    x = args[0]
+    if name != "recurrence":
+        f = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}[name]
+        wide = np.float64 if x.dtype.kind == "f" and name in ("add", "mul") else x.dtype
+        return f.accumulate(x.astype(wide), axis).astype(x.dtype)
+    factors, terms = (np.moveaxis(a, axis, 0) for a in args)
+    before, results = np.zeros(terms.shape[1:], x.dtype), []
+    for f, t in zip(factors, terms, strict=True):
+        before = np.where(before == 0, before, f * before) + t
+        results.append(before)
+    return np.stack(results, axis)
+
+
 def run_reference(launch: Launch, buffers: Sequence[np.ndarray]) -> list[tuple[int, int]]:
     """Execute a launch on NumPy buffers in place. Gives the checks that failed, as (site + 1, value)."""
     k, extents = launch.kernel, launch.extents
@@ -246,6 +261,8 @@ def run_reference(launch: Launch, buffers: Sequence[np.ndarray]) -> list[tuple[i
                 ok, value = np.broadcast_to(ok, full), np.broadcast_to(value, full)
                 failed.extend((s.attrs[0] + 1, int(x)) for x in value[~ok].tolist())
                 v = args[0]
+            case "running":
+                v = run_along(s.attrs[0], [np.broadcast_to(a, full) for a in args], k.outer)
             case _:
                 v = evaluate_stmt(s, args)
         values[i] = np.asarray(v)

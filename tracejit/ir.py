@@ -68,6 +68,8 @@ class Op:
     domain: (low, high) for random inputs of tests, one for all inputs or one for each; None: see tests/samples.py.
     stateful: must not be merged or folded (prints, callbacks).
     cost: rough scalar work per element, for fusion (1: an add; 20: a transcendental function).
+    running: library only: how a kernel can run it, each element from the one before along attrs["axis"], from the end
+        if attrs["reverse"]: the name of a `running` statement (see `lower/scalar.py`); "" if none can.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Op:
     domain: tuple[Any, ...] | None = None
     stateful: bool = False
     cost: int = 1
+    running: str = ""
 
     def __repr__(self) -> str:
         return self.name

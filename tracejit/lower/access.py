@@ -64,7 +64,9 @@ def runs(node: Node) -> bool:
     if not node.op.running:
         return False
     kind = node.dtype.kind
-    return node.op.running == "add" if kind == "c" else kind in "fiu" or (kind == "b" and node.op.running != "recurrence")
+    if kind == "c":
+        return node.op.running == "add"
+    return kind in "fiu" or (kind == "b" and node.op.running != "recurrence")
 
 
 def running_dims(node: Node) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ class _KernelEmitter(Nest):
         block = self.slot(slots.block) if self.columns else one
         if self.splittable:
             block = b.select(finishing, last, block)
-        if self.columns and k.accumulators:
+        if self.columns and (k.accumulators or k.running):
             self._stack()
 
         # where the first segment is
@@ -175,11 +175,13 @@ class _KernelEmitter(Nest):
     def _stack(self) -> None:
         """Room for the accumulators of a chunk of lanes."""
         sizes = [d.itemsize for a in self.k.accumulators for d in self.e.state_dtypes(a)]
+        sizes += [self.k.stmts[i].dtype.itemsize for i in self.k.running]
         self.chunk = self.lanes
         while self.chunk * 2 * sum(sizes) <= _CHUNK_BYTES and self.chunk < _CHUNK_LANES:
             self.chunk *= 2
         for n, a in enumerate(self.k.accumulators):
             self.arrays[n] = [self._array(d) for d in self.e.state_dtypes(a)]
+        self.ran = {i: self._array(self.k.stmts[i].dtype) for i in self.k.running}
 
     def _array(self, dtype: np.dtype) -> ir.Value:
         return self.e.stack(ir.ArrayType(memory_type(dtype), self.chunk))
@@ -194,7 +196,7 @@ class _KernelEmitter(Nest):
         if self.k.tiled:
             self._tile(scope, low, high)
             return
-        if not self.columns or not self.k.accumulators:
+        if not self.columns or not (self.k.accumulators or self.k.running):
             self._stages(scope, finishing, part, row, low, high)
             return
         b, size = self.b, self.num(self.chunk)
@@ -326,7 +328,10 @@ class _KernelEmitter(Nest):
                      stop: ir.Value) -> Values:
         """One loop over the inner dims, the first from start to stop. For rows gives the results, flat."""
         if self.columns:
-            self._column_stage(scope, work, number, low, high, start, stop)
+            if self._running(work):
+                self._running_columns(scope, work, number, low, high)
+            else:
+                self._column_stage(scope, work, number, low, high, start, stop)
             return []
         accumulators = work.stage.accumulators
         empty = [v for a in accumulators for v in self.e.identity(a, vector=True)]
@@ -391,12 +396,16 @@ class _KernelEmitter(Nest):
             elif unroll == 1 and work.cost <= 48:
                 unroll = 2
 
+        running, count = self._running(work), len(state)
+        state = [*state, *(self.e.running_start(self.k.stmts[i], self.k.stmts[i].attrs[0] != "recurrence")
+                           for i in running)]
         inner = [w for w in self.works if w.stage.inner]
         last_of_several = len(inner) > 1 and work.stage is inner[-1].stage
 
         def run(scope: Scope, low: ir.Value, high: ir.Value, state: Values) -> Values:
             def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
                 scopes = []
+                self.before = dict(zip(running, state[count:], strict=True))
                 for i in positions:
                     known = {n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
                     scopes.append(self.vector(scope, work, i, mask, known=known))
@@ -404,7 +413,7 @@ class _KernelEmitter(Nest):
                         self.e.store(scopes[-1].values[n], pointer, d, None)
                 if last_of_several and mask is None:
                     self._ask_for_next_row(work, scopes)
-                state = self._accumulate(work, scopes, mask, state)
+                state = self._accumulate(work, scopes, mask, state[:count]) + [self.before[i] for i in running]
                 self.store_all(work, scopes, stream)
                 return state
 
@@ -415,7 +424,43 @@ class _KernelEmitter(Nest):
                 low = middle
             return self.run(scope, work, low, high, unroll, state, body)
 
-        return self.pieces(scope, work, low, high, state, run)
+        return self.pieces(scope, work, low, high, state, run)[:count]
+
+    def _running(self, work: Work) -> list[int]:
+        """The running statements of a stage."""
+        return [i for i in work.levels[self.vector_level] if i in self.k.running]
+
+    def _running_columns(self, scope: Scope, work: Work, number: int, low: ir.Value, high: ir.Value) -> None:
+        """The inner dim outside, lanes of the chunk [low, high) inside; what came before each lane on the stack."""
+        b, running, (d,) = self.b, self._running(work), self.inner_dims
+
+        def place(i: int, at: ir.Value) -> tuple[ir.Value, np.dtype]:
+            dtype = self.k.stmts[i].dtype
+            return self.e.at(self.ran[i], b.sub(at, low), dtype), dtype
+
+        def clear(at: Values, mask: Maybe, state: Values, _: Maybe) -> Values:
+            for i in running:
+                self.e.store(self.e.running_start(self.k.stmts[i], vector=True), *place(i, at[0]), None)
+            return state
+
+        self.run(scope, NOTHING, low, high, 0, [], clear)
+        outside = self.enter(scope, work, 1)
+
+        def element(at: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            inside = self.enter(outside, work, 2, {d: at})
+
+            def body(position: Values, mask: Maybe, state: Values, _: Maybe) -> Values:
+                self.before = {i: self.e.load(*place(i, position[0]), None) for i in running}
+                found = self.vector(inside, work, position[0], mask, number, low)
+                for i in running:
+                    self.e.store(self.before[i], *place(i, position[0]), None)
+                self.store_all(work, [found], None)
+                return state
+
+            self.run(inside, NOTHING, low, high, 1, [], body)
+            return b.add(at, self.num(1)), []
+
+        self.loop(self.num(0), self.extents[d], [], element)
 
     def _ask_for_next_row(self, work: Work, scopes: list[Scope]) -> None:
         """The last stage over a row finds it in the cache, so memory has time for the next one."""

@@ -117,6 +117,7 @@ class Nest:
         self.results: dict[int, State] = {}  # rows: finished accumulators
         self.arrays: dict[int, Values] = {}  # columns: their chunk on the stack
         self.kept: dict[int, ir.Value] = {}  # rows: the scratch of each statement that a stage keeps
+        self.before: dict[int, ir.Value] = {}  # what each running statement gave at the element (rows: vector) before
         self.streams = False  # whether some store may bypass the cache
 
     # ---- analysis
@@ -132,6 +133,8 @@ class Nest:
                 dims |= {d for d, stride in enumerate(self.k.reads[s.attrs[0]].strides) if stride != "0"}
             elif s.op == "carry":
                 dims |= set(range(self.k.outer))
+            elif s.op == "running":
+                dims |= {self.vdim, *self.inner_dims}
             found.append(dims)
         return found
 
@@ -356,6 +359,10 @@ class Nest:
             case "check":
                 self.check(s, args, scope)
                 return args[0]
+            case "running":
+                turn = self.e.running_columns if self.columns else self.e.running_row
+                value, self.before[i] = turn(s, self.before[i], [self.e.splat(a) for a in args], scope.mask)
+                return value
         source = self.k.stmts[s.args[0]].dtype if s.args else s.dtype
         return self.e.statement(s, args, source, scope.mask)
 

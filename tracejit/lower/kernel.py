@@ -134,7 +134,12 @@ class Kernel:
     def splittable(self) -> bool:
         """Whether the first inner dim may be cut into parts whose accumulators are combined afterwards."""
         inner = [s for s in self.stages if s.inner]
-        return len(inner) == 1 and bool(inner[0].accumulators) and self.stages[0].inner
+        return len(inner) == 1 and bool(inner[0].accumulators) and self.stages[0].inner and not self.running
+
+    @once
+    def running(self) -> tuple[int, ...]:
+        """The statements that need their own result at the element before."""
+        return tuple(i for i, s in enumerate(self.stmts) if s.op == "running")
 
     @once
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -336,6 +341,9 @@ def verify(kernel: Kernel) -> None:
                 require(s.dtype == want, f"v{i} carries another dtype")
             case "select":
                 require(kinds[0].kind == "b" and kinds[1] == kinds[2] == s.dtype, f"v{i} selects among unlike dtypes")
+            case "running":
+                require(kernel.inner == 1 and all(d == s.dtype for d in kinds), f"v{i} cannot run along a dim")
+                require(len(kinds) == 1 + (s.attrs[0] == "recurrence"), f"v{i} has wrong operands")
             case "cast" | "const":
                 pass
             case "loop":

@@ -120,10 +120,14 @@ class Writer:
         roots: Mapping[Node, Coords] = {},
         factors: Mapping[int, tuple[int, ...]] = {},
         written_out: bool = False,
+        reverse: bool = False,
     ):
         self.placement, self.buffer_of, self.buffers, self.options = placement, buffer_of, buffers, options
         self.few = Dim(len(space) - 1, space[-1]) if written_out else None
         self._split(space, axes, factors)
+        if reverse:  # the folded dim is walked from its end
+            (d,) = axes
+            self.place_of[d] = self.place_of[d] * -1 + (space[d] - 1)
         self.roots = {node: self._copies(coords) for node, coords in roots.items()}
         self.builder = Builder()
         self.reads: list[_Touch] = []
@@ -285,6 +289,8 @@ class Writer:
             return self._noted(node, inputs, self._with_contract(node.op.scalar, at, *inputs, **node.attrs))
         if kind == "movement":
             return self._moved(node, coords, mask)
+        if kind == "library":
+            return self._running(node, coords, mask)
         if kind == "reduction":
             return self._fold_few(node, coords, mask)
         return self._gathered(node, coords, mask)
@@ -303,6 +309,17 @@ class Writer:
             return rule(*args, **attrs)
         finally:
             self.builder.contract = False
+
+    def _running(self, node: Node, coords: Coords, mask: Value | None) -> Any:
+        """Of what runs along a dim, the element at the coordinates: those before it came before it in the loop."""
+        args = [self.value(i, coords, mask) for i in node.inputs]
+        if node.shape[node.attrs["axis"]] == 1:
+            return args[-1]
+        parts = [
+            self.builder.emit("running", values[0][2], [v for _, v, _, _ in values], (node.op.running,))
+            for values in zip(*map(_parts, args), strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else Complex(*parts)
 
     def _fold_few(self, node: Node, coords: Coords, mask: Value | None) -> Any:
         """A reduction of a few terms, written out."""
@@ -624,13 +641,18 @@ class Writer:
                 looping[i] = any(looping[a] for a in s.args)
                 if s.op == "coord":
                     looping[i] = s.attrs[0] in self.axes
+                elif s.op == "running":
+                    looping[i] = True
                 elif s.op == "load":
                     looping[i] |= any(self.reads[s.attrs[0]].coefs[d] for d in self.axes)
         for a in self.accumulators[done:]:
             acc_level.append(max(level[a.value], level[a.index] if a.index is not None else 0))
+        running = any(s.op == "running" for s in stmts)
         if not self.axes:
             return (Stage(False, (), tuple(self.stores), tuple(self.checks)),), {}
-        walks = [any(self.writes[s.write].coefs[d] for d in self.axes) for s in self.stores]
+        walks = [
+            any(self.writes[s.write].coefs[d] for d in self.axes) or (running and looping[s.value]) for s in self.stores
+        ]  # along a dim of no elements no write moves
         rounds = max([*acc_level, *(self._store_level(s, level) for s, w in zip(self.stores, walks) if w), 0])
         stages: list[Stage] = []
         acc_order: dict[int, int] = {}
@@ -640,7 +662,10 @@ class Writer:
                 acc_order[n] = len(acc_order)
             stores = tuple(s for s, w in zip(self.stores, walks) if w and self._store_level(s, level) == k)
             checks = tuple(c for c in self.checks if looping[c] and level[c] == k)
-            if accs or stores or checks:
+            if accs and running and stores:  # what is running is computed in a loop apart
+                stages.append(Stage(True, tuple(self.accumulators[n] for n in accs), (), checks))
+                stages.append(Stage(True, (), stores))
+            elif accs or stores or checks:
                 stages.append(Stage(True, tuple(self.accumulators[n] for n in accs), stores, checks))
         stores = tuple(s for s, w in zip(self.stores, walks) if not w)
         checks = tuple(c for c in self.checks if not looping[c])

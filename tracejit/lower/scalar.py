@@ -115,6 +115,9 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "load": ScalarOp(None, "attrs=(read,); args=() | (offset,) | (offset, mask): element of a read; offset int64 "
                            "elements added to the affine address, mask bool: lanes that load, others give 0"),
     "carry": ScalarOp(None, "attrs=(accumulator,): the finished result of an earlier stage's accumulator"),
+    "running": ScalarOp(None, "attrs=(name,); args=(value,): `name` (add mul min max) of all values along the inner "
+                              "dim so far; args=(factor, term) for 'recurrence': term + factor * the result before, "
+                              "which is 0 at first, and a 0 stays 0 whatever the factor"),
     "check": ScalarOp(None, "attrs=(site,); args=(ok, value): where ok is false, report `value` at `site` after the "
                             "run; result is ok"),
     "loop": ScalarOp(None, "attrs=(Region, vectors); args=(count if counted, carries' first values, operands): all "

@@ -702,7 +702,7 @@ def normalize_axis(name: str, axis: Any, ndim: int) -> int:
 
 def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callable[..., Any], doc: str = "",
               scalar: Any = None, index: Any = None, transpose: Any = None, vjp: Any = None, jvp: Any = None,
-              domain: Any = None, stateful: bool = False, cost: int = 1) -> Op:
+              domain: Any = None, stateful: bool = False, cost: int = 1, running: str = "") -> Op:
     """Declare a source, movement, indexing or library op; its public function is written beside it.
 
     transpose(g, *types, **attrs): for a movement op linear in each input, the cotangent of each input (tuple, or one).
@@ -716,7 +716,7 @@ def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callab
             return apply(op, moved, attrs)
 
     op = known(Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain,
-                  stateful=stateful, cost=cost))
+                  stateful=stateful, cost=cost, running=running))
     return op
 
 

@@ -86,7 +86,7 @@ def _recurrence_jvp(tangents: Sequence[Tensor | None], y: Tensor, a: Tensor, b: 
 
 RECURRENCE = primitive(
     "recurrence", "library", infer=_infer("recurrence"), eager=_recurrence_eager, vjp=_recurrence_vjp,
-    jvp=_recurrence_jvp, domain=(-1, 1),
+    jvp=_recurrence_jvp, domain=(-1, 1), running="recurrence",
     doc="y[i] = a[i] * y[i - 1] + b[i] along `axis`, from 0; from the end if `reverse`.")
 
 
@@ -96,7 +96,7 @@ def recurrence(a: Tensor, b: Tensor, axis: int, reverse: bool = False) -> Tensor
 
 # -- sums --------------------------------------------------------------------------------------------------------------
 CUMSUM: Op = primitive(
-    "cumsum", "library", infer=_infer("cumsum"), domain=(-2, 2),
+    "cumsum", "library", infer=_infer("cumsum"), domain=(-2, 2), running="add",
     eager=lambda x, *, axis, reverse: _backwards(np.cumsum(_backwards(x, axis, reverse), axis, x.dtype), axis, reverse),
     vjp=lambda g, y, x, *, axis, reverse: (apply(CUMSUM, (g,), {"axis": axis, "reverse": not reverse}),),
     jvp=lambda tangents, y, x, **attrs: apply(CUMSUM, (tangents[0],), attrs),
@@ -174,7 +174,7 @@ def _cumprod_vjp(g: Tensor, y: Tensor, x: Tensor, *, axis: int) -> tuple[Tensor]
 
 CUMPROD = primitive(
     "cumprod", "library", infer=_infer("cumprod"), eager=lambda x, *, axis: np.cumprod(x, axis, x.dtype),
-    domain=(0.5, 1.5), vjp=_cumprod_vjp,
+    domain=(0.5, 1.5), vjp=_cumprod_vjp, running="mul",
     jvp=lambda tangents, y, x, *, axis: recurrence(x, tangents[0] * _shifted(y, axis, 1, value=1), axis),
     doc="Running product along `axis`.")
 
@@ -205,7 +205,7 @@ def _records(y: Tensor, x: Tensor, axis: int) -> Tensor:
     return core.cast(joined([first, changed], axis), x.dtype)
 
 
-def _running(name: str, ufunc: np.ufunc, what: str) -> Op:
+def _running(name: str, ufunc: np.ufunc, what: str, running: str) -> Op:
     def vjp(g: Tensor, y: Tensor, x: Tensor, *, axis: int) -> tuple[Tensor]:
         new = _records(y, x, axis)
         return (new * recurrence(_shifted(1 - new, axis, -1), g, axis, reverse=True),)  # type: ignore[operator]
@@ -215,12 +215,12 @@ def _running(name: str, ufunc: np.ufunc, what: str) -> Op:
         return recurrence(1 - new, new * tangents[0], axis)  # type: ignore[operator]
 
     return primitive(name, "library", infer=_infer(name, real_ordered), vjp=vjp, jvp=jvp, domain=(-2, 2),
-                     eager=lambda x, *, axis: ufunc.accumulate(x, axis),
+                     running=running, eager=lambda x, *, axis: ufunc.accumulate(x, axis),
                      doc=f"Running {what} along `axis`; the first of equal ones has the derivative.")
 
 
-CUMMAX = _running("cummax", np.maximum, "maximum")
-CUMMIN = _running("cummin", np.minimum, "minimum")
+CUMMAX = _running("cummax", np.maximum, "maximum", "max")
+CUMMIN = _running("cummin", np.minimum, "minimum", "min")
 
 
 def cummax(x: Any, axis: int | None = None) -> Tensor:

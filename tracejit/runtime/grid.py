@@ -24,7 +24,8 @@ MOST_ITEMS = 256  # after splitting
 
 # Nanoseconds for one element of one statement in vector code, where it is far from the usual.
 _USUAL = 0.015
-_SLOW = {"div": 0.1, "sqrt": 0.1, "quot": 1.5, "rem": 1.5, "check": 0.05, "const": 0.0, "param": 0.0}
+_SLOW = {"div": 0.1, "sqrt": 0.1, "quot": 1.5, "rem": 1.5, "check": 0.05, "const": 0.0, "param": 0.0,
+         "running": 0.1}
 _GATHER, _SCATTER, _BYTE = 0.6, 1.5, 0.01
 _TURNS = 50  # of a loop with a test
 
