@@ -96,7 +96,7 @@ def killed_run(kills: int, processes: bool = False, seed: int | None = None) -> 
         os.waitpid(life(f"{root}/short", f"{root}/short-result", 1), 0)
         times.append(time.perf_counter())
         whole, first = np.diff(times)
-        longest = first + 2 * whole / kills
+        longest = 2 * (first + whole / kills)
         saved: list[int] = []
         while len(saved) < kills:
             child = life(directory, result, steps)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -510,6 +511,38 @@ def test_random_pipelines_resume_exactly(stages: list[tuple[str, int]], n: int) 
     check_resumes(make, 12)
 
 
+def test_iterators_do_not_disturb_each_other() -> None:
+    """Two of one dataset, one of them resumed, read in turn: each gives what it gives alone."""
+    def made() -> Dataset:
+        return Dataset.range(10).shuffle(10, seed=3).repeat(4).map(lambda x: x, 2).batch(4).prefetch(2)
+
+    d = made()
+    alone, after = values(d), values(d)
+    d = made()
+    first, second = iter(d), iter(d)
+    mixed = [(plain(a), plain(b)) for a, b in zip(first, second)]
+    assert [a for a, _ in mixed] == alone and [b for _, b in mixed] == after
+    d = made()
+    first = iter(d)
+    next(first)
+    second = iter(d)
+    second.load_state(first.state())
+    assert [(plain(a), plain(b)) for a, b in zip(first, second)] == [(x, x) for x in alone[1:]]
+
+
+def test_draws_whose_turn_is_chance_warn() -> None:
+    def f(x: tj.Tensor) -> tj.Tensor:
+        return x + tj.random.uniform()
+
+    d = Dataset.range(3)
+    for other in (d.map(f, 2), d.map(f).prefetch(1)):
+        with pytest.warns(RuntimeWarning, match=r"shared generator in a thread that reads data \(at .*test_data.py"):
+            values(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values(d.map(f))  # in turn
+
+
 def test_prefetch_and_threads_change_nothing() -> None:
     d = Dataset.range(30).shuffle(10, seed=1)
     plain_values = values(d.map(lambda x: x * 3).batch(4))
@@ -605,20 +638,18 @@ def test_errors_come_where_the_element_would_have_with_their_traceback(make: Cal
 
 
 def test_reading_ahead_overlaps() -> None:
-    """Reading and using take 5 ms each: side by side they take little more than one of them."""
-    def slow(x: tj.Tensor) -> tj.Tensor:
-        time.sleep(0.005)
+    """While one element is used, the next one is read; and calls of a mapped function happen at once."""
+    read = [threading.Event() for _ in range(6)]
+
+    def f(x: tj.Tensor) -> tj.Tensor:
+        read[x.item()].set()
         return x
 
-    def seconds(d: Dataset) -> float:
-        start = time.perf_counter()
-        for _ in d:
-            time.sleep(0.005)
-        return time.perf_counter() - start
-
-    d = Dataset.range(20).map(slow)
-    assert seconds(d.prefetch(2)) < 0.8 * seconds(d)
-    assert seconds(Dataset.range(20).map(slow, 4)) < 0.8 * seconds(d)
+    for k, _ in enumerate(Dataset.range(6).map(f).prefetch(1)):
+        assert read[min(k + 1, 5)].wait(10)
+    both = threading.Barrier(2)
+    meeting = Dataset.range(6).map(lambda x: (both.wait(10), x)[1], 2)
+    assert values(meeting) == list(range(6))
 
 
 def test_prefetch_reads_no_further_than_it_may() -> None:

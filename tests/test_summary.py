@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -221,13 +222,18 @@ def test_tensorboard_serves_the_run(board: str) -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 def test_tensorboard_in_a_browser(board: str, tmp_path: Path) -> None:
-    """The page, after its scripts have run, names the run and its values, and shows more than a blank page."""
+    """The page, after its scripts have run, names the run and its values, draws the falling curve of ten points, and
+    shows more than a blank page."""
     assert BROWSER is not None
     shot = tmp_path / "shot.png"
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom",
-               "--window-size=1200,1000", "--virtual-time-budget=10000", f"--screenshot={shot}", board + "#timeseries"]
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-3d-apis",
+               f"--user-data-dir={tmp_path}", "--dump-dom",
+               "--window-size=1200,1000", "--virtual-time-budget=15000", f"--screenshot={shot}", board + "#timeseries"]
     page = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     for word in ("first run", "loss", "weights", "picture", "Histograms", "Graphs"):
         assert word.lower() in page.lower(), word
+    paths = [re.findall(r"(-?[\d.]+),(-?[\d.]+)", p) for p in re.findall(r'<path d="(M[^"]*)"', page)]
+    curves = [[float(y) for _, y in p] for p in paths if len(p) == 10]  # y counts from the top
+    assert curves and all(a < b for curve in curves for a, b in itertools.pairwise(curve))
     image = pytest.importorskip("PIL.Image").open(shot)
     assert len(set(image.convert("L").resize((120, 100)).tobytes())) > 50

@@ -195,7 +195,7 @@ class Checkpoint:
 
     def _read(self, s: _Save) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         try:
-            from safetensors.numpy import load
+            from safetensors.numpy import load_file
         except ImportError as error:
             raise ImportError("Checkpoint needs safetensors: pip install 'tracejit[train]'") from error
         path = self.directory / f"{s.stem}.json"
@@ -207,12 +207,14 @@ class Checkpoint:
             if check != _check_of(manifest):
                 raise ValueError("its contents do not fit its checksum")
             path = self.directory / str(manifest["file"])
-            data = path.read_bytes()
-            if len(data) != manifest["bytes"]:
-                raise ValueError(f"it has {len(data)} bytes instead of {manifest['bytes']}")
-            if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                size = file.tell()
+            if size != manifest["bytes"]:
+                raise ValueError(f"it has {size} bytes instead of {manifest['bytes']}")
+            if digest != manifest["sha256"]:
                 raise ValueError("its contents do not fit its checksum")
-            stored = load(data)
+            stored = load_file(path)
             return manifest, {name: _loaded(stored[name], a) for name, a in manifest["arrays"].items()}
         except Exception as error:  # whatever is wrong with the files
             raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error})") from error

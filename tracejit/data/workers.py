@@ -18,6 +18,7 @@ from collections import deque
 from typing import Any
 
 from tracejit.data.streams import Calls, Open, Pass, Stream
+from tracejit.ops.random import turns
 
 _END = StopIteration()  # stands for the end of the stream in a channel
 
@@ -49,6 +50,7 @@ def _stop_all() -> None:
 
 
 def _read_ahead(stream: Stream, channel: _Channel) -> None:
+    turns.decided = False
     try:
         while True:
             with channel.changed:
@@ -151,6 +153,7 @@ class _Task:
 
 
 def _work(tasks: queue.SimpleQueue[_Task | None], calls: Calls) -> None:
+    turns.decided = False
     while (task := tasks.get()) is not None:
         try:
             task.result = calls(task.element, task.at, task.k)

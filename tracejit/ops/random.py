@@ -16,6 +16,7 @@ import math
 import operator
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.errors import user_line
 from tracejit.ir import Type
 from tracejit.locks import fork_safe
 from tracejit.lower import mathlib, scalar
@@ -169,6 +171,15 @@ def counts_draws(handle: Any) -> bool:
     return id(handle) in _locks
 
 
+class _Turns(threading.local):
+    """Whether this thread's turn to draw from a shared generator is a matter of the program, not of chance."""
+
+    decided = True
+
+
+turns = _Turns()
+
+
 class Generator:
     """A stream of random numbers that starts at `seed` (None: somewhere unpredictable).
 
@@ -200,6 +211,10 @@ class Generator:
 
     def next_draw(self) -> tuple[Tensor, Tensor]:
         """The key, and the number of a draw that nobody else gets."""
+        if not turns.decided:
+            warnings.warn(f"a draw from a shared generator in a thread that reads data (at {user_line()}): whose turn "
+                          f"it is depends on chance, so results will not repeat; give map a seed=, and draw with the "
+                          f"key it passes", RuntimeWarning, stacklevel=2)
         # while tracing, not for ever: who holds the lock may wait for the trace to end
         held = self._lock.acquire(timeout=PATIENCE if state.trace is not None else -1)
         try:
