@@ -7,7 +7,7 @@ float32; for float64, NumPy in 80-bit long double where the platform has it, els
 Inputs are random bits, the usual ranges, numbers next to zeros, poles and multiples of pi / 2, and for functions of two
 arguments all pairs of difficult numbers. With --exhaustive every float32 is tried, against our own float64 functions,
 which the other column measures (`sweep.py`). Exit status 1 if an error is above its bound in `mathlib.BOUNDS`. With
---exhaustive --markdown the tables in docs/accuracy.md are written.
+--exhaustive --markdown the rows in docs/accuracy.md are written anew.
 """
 
 from __future__ import annotations
@@ -258,6 +258,7 @@ def speed(name: str, dtype: np.dtype) -> float:
     return max(0.0, seconds(run) - seconds(empty)) / n * 1e9
 
 
+EXACT_HEAD = ("function", "float32: other results", "inputs", "float64: other results", "inputs")
 HEAD = ("function", "float32", "at", "inputs", "bound", "float64", "at", "inputs", "bound")
 
 
@@ -277,13 +278,18 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def write_document(**tables: str) -> None:
-    """Put each table between its two marks in docs/accuracy.md."""
+def write_document(**tables: tuple[Sequence[Sequence[str]], Sequence[str]]) -> None:
+    """Put rows under their heads between two marks in docs/accuracy.md; rows of other functions that are there stay."""
     text = DOCUMENT.read_text()
-    for name, found in tables.items():
+    for name, (rows, head) in tables.items():
         begin, end = f"<!-- {name}: written by python -m benchmarks.ulp -->", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
-        text = f"{before}{begin}\n{found}\n{end}{rest.split(end)[1]}"
+        there, after = rest.split(end)
+        lines = [line for line in there.splitlines() if line.startswith("| `")]
+        known = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+        merged = {row[0]: list(row) for row in (*known, *rows)}
+        found = table([merged[key] for key in sorted(merged, key=lambda key: key.strip("`"))], head)
+        text = f"{before}{begin}\n{found}\n{end}{after}"
     DOCUMENT.write_text(text)
 
 
@@ -307,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [*sorted(mathlib.BOUNDS), *EXACT]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ulp", description=__doc__)
     parser.add_argument("--exhaustive", action="store_true", help="every float32 for functions of one argument")
-    parser.add_argument("--markdown", action="store_true", help="write the tables of docs/accuracy.md, if exhaustive")
+    parser.add_argument("--markdown", action="store_true", help="write the rows of docs/accuracy.md, if exhaustive")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="these functions")
     parser.add_argument("--count", type=int, default=1_000_000, help="inputs per function where not exhaustive")
     arguments = parser.parse_args(argv)
@@ -330,11 +336,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             note = f"; {speed(name, F32):.2f} and {speed(name, F64):.2f} ns each on one thread"
         print("\n".join("  ".join(row) for row in done), f"  ({time.perf_counter() - start:.1f} s{note})", flush=True)
     bounded = table(rows, HEAD)
-    exactly = table(exact_rows, ("function", "float32: other results", "inputs", "float64: other results", "inputs"))
+    exactly = table(exact_rows, EXACT_HEAD)
     print(f"\n{bounded}\n\n{exactly}")
     print("\n".join(failed), file=sys.stderr)
-    if arguments.markdown and arguments.exhaustive and not arguments.only:
-        write_document(errors=bounded, exact=exactly)
+    if arguments.markdown and arguments.exhaustive:
+        write_document(errors=(rows, HEAD), exact=(exact_rows, EXACT_HEAD))
     return 1 if failed else 0
 
 
