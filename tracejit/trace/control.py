@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from tracejit import dtypes
-from tracejit.ir import Graph, Node, Type
+from tracejit.ir import Graph, Node, Type, has_effects, map_subgraphs, reachable
 from tracejit.ops import core, regions
 from tracejit.ops.control import cond, scan, switch, while_loop
 from tracejit.ops.indexing import pick, put
@@ -59,11 +59,24 @@ def _given(gs: Cotangents, nodes: Sequence[Node], which: Sequence[int]) -> list[
     return [_zeros(_type(nodes[k])) if (g := gs[k]) is None else g for k in which]
 
 
+def again(graph: Graph) -> Graph:
+    """A graph for computing its results a second time: what it prints or checks has been printed and checked."""
+    if not any(has_effects(x) for x in graph.nodes):
+        return graph
+    needed = reachable(graph.outputs)
+    with recording(None):
+        trace = Trace(graph.name)
+    with recording(trace):
+        inputs = [trace.input(_type(x), x.name) for x in graph.inputs]
+        kept = Graph(graph.inputs, tuple(x for x in graph.nodes if x in needed), graph.outputs)
+        return map_subgraphs(trace.finish(evaluate(kept, inputs)), again)
+
+
 class Pull:
     """The pullback of a graph, for cotangents of the outputs `seeded`. positions: the inputs that get a cotangent."""
 
     def __init__(self, graph: Graph, seeded: Sequence[int]):
-        self.graph = pullback(graph, seeded)
+        self.graph = pullback(again(graph), seeded)
         self.skip = len(graph.outputs)
         self.positions: tuple[int, ...] = self.graph.notes["cotangents"]
 
@@ -113,6 +126,7 @@ class Push:
     """The pushforward of a graph, for tangents of the inputs `moving`. positions: the outputs that get a tangent."""
 
     def __init__(self, graph: Graph, moving: Sequence[int]):
+        graph = again(graph)
         with recording(None):
             trace = Trace(f"{graph.name}_pushforward")
         with recording(trace):
@@ -231,9 +245,10 @@ def _while_vjp(gs: Cotangents, ys: Sequence[Tensor], *args: Tensor, cond: Graph,
     if all(gs[k] is None for k in moving):
         return [None] * len(args)
     start, operands = args[:n], args[n:]
+    count = _trip_count(args, cond, body)
+    body = again(body)
     pull = Pull(body, moving)
     to_operands = [p for p in pull.positions if p >= n]
-    count = _trip_count(args, cond, body)
     size = sum(_type(x).size * x.dtype.itemsize for x in body.inputs[:n])
     places = max(LEAST_PLACES, min(PLACES, PLACES_BYTES // max(size, 1)))
 
@@ -292,14 +307,16 @@ def _trip_count(args: Sequence[Tensor], cond: Graph, body: Graph) -> Tensor:
     """How many iterations a loop makes, counted by a loop that does the same work."""
     n = len(body.outputs)
     counting = []
-    for graph in (cond, body):
+    quiet = again(body)
+    for graph in (again(cond), quiet):
         with recording(None):
             trace = Trace(graph.name)
         with recording(trace):
             i = trace.input(Type((), dtypes.int64), "count")
             found = evaluate(graph, [trace.input(_type(x), x.name) for x in graph.inputs])
-            counting.append(trace.finish([i + 1, *found] if graph is body else found))  # type: ignore[operator]
-    counting[1].notes["extends"] = body, 1
+            counting.append(trace.finish([i + 1, *found] if graph is quiet else found))  # type: ignore[operator]
+    if quiet is body:
+        counting[1].notes["extends"] = body, 1
     zero = core.full(0, (), dtypes.int64)
     out = apply(regions.WHILE, (zero, *args), {"cond": counting[0], "body": counting[1]})
     assert len(out) == n + 1
@@ -318,6 +335,7 @@ def _while_jvp(tangents: Cotangents, ys: Any, *args: Tensor, cond: Graph, body: 
         return out, [found[k] if k in found else _zeros(_type(body.inputs[k])) for k in moving]
 
     start = list(args[:n]), _given(tangents, body.inputs, moving)
+    cond = again(cond)
     _, t = while_loop(lambda state, t: evaluate(cond, [*state, *operands])[0], step, start)
     found: list[Tensor | None] = [None] * len(ys)
     for k, d in zip(moving, t, strict=True):
