@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -126,7 +125,7 @@ class Checkpoint:
 
     def _put(self, name: str, write: Callable[[str], Any]) -> tuple[int, str]:
         """A private file that is there as a whole or not at all; its size and checksum."""
-        temporary = self.directory / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        temporary = self.directory / f"{_TEMPORARY}{os.urandom(8).hex()}"
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             write(str(temporary))
