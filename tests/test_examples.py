@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 PICTURES = {
+    "char_lstm.py": ["char_lstm.png"],
     "first_page.py": [],
     "linear_regression.py": ["linear_regression.png"],
     "logistic_regression.py": ["logistic_regression.png"],
@@ -20,6 +21,7 @@ PICTURES = {
     "photo.py": ["photo.png", "photo_tone_map.png", "photo_unsharp_mask.png", "photo_sobel.png"],
     "pinn.py": ["pinn.png"],
     "tour.py": [],
+    "transformer.py": ["transformer.png"],
     "vae.py": ["vae.png"],
 }
 

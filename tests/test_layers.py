@@ -53,7 +53,10 @@ LAZY: dict[tuple[str, str], str] = {
     ("tracejit/runtime/executor.py", "scipy"): "heavy; only matrix products need its BLAS",
 }
 
-HEAVY = ("numba", "scipy", "llvmlite", "matplotlib", "sklearn", "jax", "torch")
+HEAVY = (
+    "numba", "scipy", "llvmlite", "matplotlib", "sklearn", "jax", "torch", "safetensors", "tqdm", "tensorboard", "pandas",
+    "PIL", "mlxtend",
+)  # fmt: skip
 
 
 class Import(NamedTuple):
