@@ -277,6 +277,35 @@ def test_steps_can_be_differentiated() -> None:
     assert outer.watched_variables()
 
 
+def test_updates_run_on_the_products_of_their_gradients() -> None:
+    """No gradient of a weight is stored: its update is the epilogue of the product, or of the sum for a bias; large
+    weights and their slots are written over; the rate is worked out once, before all of them."""
+    model = tj.Sequential([tj.layers.Dense(512, "relu", input_shape=(640,)), tj.layers.Dense(10)])
+    optimizer, loss = tj.optimizers.Adam(), tj.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+
+    @tj.function
+    def step(x: tj.Tensor, y: tj.Tensor) -> None:
+        optimizer.minimize(lambda: loss(y, model(x)), model.trainable_variables)
+
+    x, y = tj.ones((32, 640)), tj.zeros(32, "int64")
+    low = step.lower(x, y)
+    updates = [k for k in low.kernels if "sqrt" in k.ops and "pow" not in k.ops]
+    assert len(updates) == 4 and all(k.name.startswith(("matmul_", "sum_", "add_greater_")) for k in updates)
+    assert "pow" in low.kernels[0].ops and sum("pow" in k.ops for k in low.kernels) == 1
+    temporaries = [b for b in low.plan.buffers if b.role == "temp"]
+    for v in model.trainable_variables[::2]:
+        held = [b for b in temporaries if b.shape == v.shape]
+        assert all(low.built.program.storage.places[low.plan.buffers.index(b)].home == "panels" for b in held)
+    large = model.layers[0].kernel
+    before = large.numpy().ctypes.data
+    for _ in range(3):  # the first one moves it to memory of its own
+        step(x, y)
+        before, now = large.numpy().ctypes.data, before
+    step(x, y)
+    assert large.numpy().ctypes.data == before == now
+
+
 # -- clipping, decay, accumulation, averages -----------------------------------------------------------------------
 def moved(optimizer: Any, *gs: Any) -> list[np.ndarray]:
     """How far one step of gradient descent with rate 1 takes Variables: the gradients it used."""
