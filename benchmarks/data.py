@@ -42,6 +42,8 @@ def ways() -> dict[str, Callable[[], None]]:
         "shuffle(60000).batch(32).prefetch(2)": reading(rows.shuffle(COUNT).batch(BATCH).prefetch(2)),
         "cache().shuffle(60000).batch(32), of mapped elements": reading(
             rows.map(lambda x, y: (x, y)).cache().shuffle(COUNT).batch(BATCH)),
+        "shuffle(1000).batch(32) of mapped elements": reading(
+            rows.map(lambda x, y: (x, y)).shuffle(1000).batch(BATCH)),
     }
     try:
         import torch

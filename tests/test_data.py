@@ -467,6 +467,10 @@ PIPELINES: dict[str, Callable[[], Dataset]] = {
     "zip, concatenate": lambda: Dataset.zip(
         Dataset.range(5).concatenate(Dataset.range(3).shuffle(3, seed=4)), Dataset.range(9).shard(2, 1).repeat(3)),
     "cache": lambda: Dataset.range(8).shuffle(8, seed=1).cache().repeat(3).shuffle(4, seed=2).batch(3),
+    "cache of elements, shuffled": lambda: Dataset.range(12).map(lambda x: (x, x * x)).cache().shuffle(
+        5, seed=2).repeat(2).batch(3).prefetch(2),
+    "cache of a cache": lambda: Dataset.range(5).map(lambda x: x * 2).cache().shuffle(3, seed=1).cache().repeat(2),
+    "cache of anything": lambda: Dataset.from_generator(ragged).cache().repeat(3).shuffle(3, seed=1),
     "cache of elements": lambda: Dataset.range(8).map(lambda x: x * x).cache().repeat(2).skip(3).batch(3),
     "shuffles of shuffles": lambda: Dataset.range(9).shuffle(3, seed=1).take(7).shuffle(5, seed=2).repeat(2),
 }
@@ -689,6 +693,29 @@ print("done")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout == "done\n" and done.returncode == 0, done.stderr
+
+
+def test_cached_elements_are_rows_again() -> None:
+    """Elements that are alike go into arrays, of which batches in order are views; others come back as they were."""
+    d = Dataset.range(6).map(lambda x: {"x": x, "y": [x, x]}).cache()
+    first, second = list(d.batch(2)), list(d.batch(2))
+    assert [memory(b["y"]) for b in first] == [memory(b["y"]) for b in second]
+    assert memory(second[1]["y"]) - memory(second[0]["y"]) == 2 * 2 * 8
+    assert values(d)[3] == {"x": 3, "y": [3, 3]} and values(d.shuffle(6, seed=1).batch(6))[0]["y"][0] != [0, 0]
+    for kind in (lambda k: (k, str(k)), lambda k: np.zeros(k % 3), lambda k: np.zeros((), "f4" if k < 2 else "f8"),
+                 lambda k: (k, k) if k < 2 else k):
+        made = Dataset.range(5).map(lambda x: kind(x.item()))  # noqa: B023
+        cached = made.cache()
+        for _ in range(2):
+            assert values(cached) == values(made)
+
+
+def test_shuffling_a_cache_reads_no_further_than_its_buffer() -> None:
+    seen: list[int] = []
+    d = Dataset.range(1000).map(lambda x: (seen.append(x.item()), x)[1]).cache().shuffle(10, seed=1)  # type: ignore[func-returns-value]
+    it = iter(d.batch(2))
+    next(it)
+    assert len(seen) == 12
 
 
 def test_many_threads_may_read_one_cached_dataset() -> None:

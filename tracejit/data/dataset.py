@@ -19,7 +19,7 @@ import numpy as np
 
 from tracejit import config
 from tracejit.data import elements, sources, streams, workers
-from tracejit.data.elements import Progression, Table, table_of
+from tracejit.data.elements import Progression, Store, Table, table_of
 from tracejit.data.streams import Pass, Stream, call
 from tracejit.errors import TracerError, user_line
 from tracejit.ops.random import default_generator
@@ -190,7 +190,9 @@ class Dataset:
         """
         size = _positive(buffer_size, "shuffle: buffer_size")
         number = _seed(seed, "shuffle")
-        kind = streams.Shuffle if self._table is None else streams.ShuffleRows
+        kind: Callable[..., Stream] = streams.Shuffle if self._table is None else streams.ShuffleRows
+        if isinstance(self._table, Store):  # the number of a row is known when its element has been read
+            kind = partial(streams.ShuffleRows, chunk=1)
         found = self._like(f"shuffle({size})", lambda at: kind(
             lambda: self._opened(at), size, number, at if reshuffle_each_iteration else ()))
         found._passes = _Passes()  # what else is made from this dataset does not change the order
@@ -243,9 +245,17 @@ class Dataset:
 
     def cache(self) -> Dataset:
         """As this one, but read only once: what the first pass reads stays in memory. The order is that of this pass,
-        so shuffle afterwards. Rows of arrays, not yet mapped, are not copied."""
-        kept = streams.Kept(self._opened)
-        return self._like("cache", lambda at: streams.Cached(kept, at))
+        so shuffle afterwards. Cached elements of equal shapes are rows of arrays again, so that batches of them cost
+        what those of rows cost; rows not yet mapped are not copied."""
+        def count() -> int | None:
+            have = self._length()
+            return None if have is None or have == math.inf else int(have)
+
+        store = Store(count) if self._table is None else None
+        kept = streams.Kept(self._opened, [] if store is None else store)
+        found = self._like("cache", lambda at: streams.Cached(kept, at))
+        found._table = self._table if store is None else store
+        return found
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> Dataset:
         """As this one, but a thread reads up to `buffer_size` elements ahead. An error comes where the element would

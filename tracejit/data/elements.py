@@ -149,6 +149,59 @@ class Progression(Table):
         return np.array(self.numbers.start, np.int64)
 
 
+class Store(Table):
+    """Elements kept as they come, as rows. While they are alike and `count()` tells how many to expect, they go into
+    arrays of that many rows; otherwise into a list."""
+
+    def __init__(self, count: Callable[[], int | None]):
+        self.count = count
+        self.clear()
+
+    def clear(self) -> None:
+        self.have = 0
+        self.leaves: list[np.ndarray] = []
+        self.loose: list[Any] | None = None  # in place of arrays
+
+    def extend(self, found: Sequence[Any]) -> None:
+        for element in found:
+            if self.loose is None and not self._put(element):
+                self.loose = [self.row(k) for k in range(self.have)]
+            if self.loose is not None:
+                self.loose.append(element)
+            self.have += 1
+
+    def _put(self, element: Any) -> bool:
+        """Into the arrays, if it fits."""
+        if self.have == 0:
+            parts, self.structure = flatten(element)
+            n = self.count()
+            if n is None or not all(isinstance(x, np.ndarray) and x.dtype.kind in NUMERIC for x in parts):
+                return False
+            self.leaves = [np.empty((n, *x.shape), x.dtype) for x in parts]
+        else:
+            try:
+                parts = self.structure.flatten_up_to(element)
+            except (ValueError, TypeError):
+                return False
+        for x, kept in zip(parts, self.leaves):
+            if not isinstance(x, np.ndarray) or x.dtype != kept.dtype or x.shape != kept.shape[1:]:
+                return False
+        if self.have >= len(self.leaves[0]):
+            return False
+        for x, kept in zip(parts, self.leaves):
+            kept[self.have] = x
+        return True
+
+    def __len__(self) -> int:
+        return self.have
+
+    def row(self, k: int) -> Any:
+        return super().row(k) if self.loose is None else self.loose[k]
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        return super().batch(rows) if self.loose is None else stacked([self.loose[k] for k in rows])
+
+
 def table_of(tree: Any, what: str) -> tuple[Table, int]:
     """A table of the rows of arrays, and how many there are."""
     leaves, structure = arrays_of(tree, what)

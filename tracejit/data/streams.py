@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.data.elements import Table, element_of, tensors
+from tracejit.data.elements import Store, Table, element_of, tensors
 from tracejit.tensor import Tensor, recording
 
 CHUNK = 4096  # items passed over at once
@@ -323,7 +323,11 @@ class Shuffle(Stream):
 
 
 class ShuffleRows(Shuffle):
-    """The same order, for row numbers: many at once."""
+    """The same order, for row numbers: many at once, if they cost nothing (`chunk`)."""
+
+    def __init__(self, opened: Open, size: int, seed: int, at: Pass, chunk: int = CHUNK):
+        self.chunk = chunk
+        super().__init__(opened, size, seed, at)
 
     def _start(self, begin: Any) -> None:
         super()._start(begin)
@@ -333,10 +337,11 @@ class ShuffleRows(Shuffle):
         while len(self.ahead) < n and self.rest is None:
             if self.buffer is None:
                 self.buffer = np.array(self.input.take(self.size), np.int64)
-            fresh = np.array(self.input.take(CHUNK), np.int64)
+            wanted = max(self.chunk, n - len(self.ahead))
+            fresh = np.array(self.input.take(wanted), np.int64)
             if len(fresh):
                 self.ahead = np.concatenate([self.ahead, self._exchanged_at_once(fresh, self._places(len(fresh)))])
-            if len(fresh) < CHUNK:
+            if len(fresh) < wanted:
                 self.rest = self.buffer[self.random_end.permutation(len(self.buffer))]
                 self.ahead = np.concatenate([self.ahead, self.rest])
         found, self.ahead = self.ahead[:n], self.ahead[n:]
@@ -356,17 +361,18 @@ class ShuffleRows(Shuffle):
 class Kept:
     """The items a cached dataset has read so far, for all streams over it."""
 
-    def __init__(self, opened: Callable[[Pass], Stream]):
+    def __init__(self, opened: Callable[[Pass], Stream], items: list[int] | Store):
         self.opened, self.lock = opened, threading.Lock()
+        self.items = items  # row numbers, or the elements themselves
         self.clear(None, None)
 
     def clear(self, at: Pass | None, begin: Any) -> None:
-        self.items: list[Any] = []
+        self.items.clear()
         self.input: Stream | None = None
         self.at, self.begin, self.whole = at, begin, False
 
-    def upto(self, n: int, at: Pass) -> list[Any]:
-        """All items, once the first `n` are among them. The first pass that asks decides the order."""
+    def part(self, start: int, stop: int, at: Pass) -> Sequence[int]:
+        """Items of these numbers, as far as there are any. The first pass that asks decides the order."""
         with self.lock:
             if self.input is None and not self.whole:
                 self.at = at if self.at is None else self.at
@@ -374,13 +380,15 @@ class Kept:
                 if self.begin is not None:
                     self.input.load(self.begin)
                 self.begin = self.input.state()
-            while len(self.items) < n and self.input is not None:
-                more = self.input.take(min(n - len(self.items), CHUNK))
+            while len(self.items) < stop and self.input is not None:
+                more = self.input.take(min(stop - len(self.items), CHUNK))
                 self.items.extend(more)  # not +=, which NumPy would take for a sum
                 if not len(more):
                     self.input.close()
                     self.input, self.whole = None, True
-            return self.items
+            if isinstance(self.items, Store):
+                return range(start, min(stop, len(self.items)))
+            return self.items[start: stop]
 
 
 class Cached(Stream):
@@ -388,12 +396,12 @@ class Cached(Stream):
         self.kept, self.at, self.given = kept, at, 0
 
     def take(self, n: int) -> Sequence[Any]:
-        found = self.kept.upto(self.given + n, self.at)[self.given: self.given + n]
+        found = self.kept.part(self.given, self.given + n, self.at)
         self.given += len(found)
         return found
 
     def state(self) -> Any:
-        self.kept.upto(0, self.at)
+        self.kept.part(0, 0, self.at)
         return {"given": self.given, "pass": list(self.kept.at or ()), "begin": self.kept.begin}
 
     def load(self, state: Any) -> None:
