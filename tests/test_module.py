@@ -294,3 +294,36 @@ def test_a_generator_of_its_own_is_state() -> None:
     expected = a(x, training=True).numpy()
     b.load_state(state)
     np.testing.assert_array_equal(b(x, training=True).numpy(), expected)
+
+
+def test_a_first_call_inside_a_loop_or_branch_of_a_compiled_function() -> None:
+    def made() -> Any:
+        tj.random.seed(2)
+        return tj.layers.Dense(3)
+
+    x, a, b, c = tj.ones((2, 3)), made(), made(), made()
+    a(x)
+
+    def loop(layer: Any) -> Any:
+        return lambda x: tj.scan(lambda h, _: (layer(h), h), x, length=3)[0]
+
+    def branch(x: Any) -> Any:
+        if x.sum() > 0:
+            return c(x)
+        return x
+
+    looped, branched = tj.function(loop(b)), tj.function(branch)
+    for _ in range(2):
+        np.testing.assert_allclose(looped(x).numpy(), loop(a)(x).numpy(), rtol=1e-6)
+        np.testing.assert_allclose(branched(x).numpy(), a(x).numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(branched(-x).numpy(), -x.numpy())
+
+
+def test_models_as_arguments_and_decorated_models() -> None:
+    a, b = (tj.Sequential([tj.layers.Dense(2, input_shape=(3,))]) for _ in range(2))
+    x = tj.ones((4, 3))
+    f, g = tj.function(lambda model, x: model(x)), tj.function(a)
+    for model in (a, b, a, b):
+        np.testing.assert_allclose(f(model, x).numpy(), model(x).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(g(x).numpy(), a(x).numpy(), rtol=1e-6)
+    assert f.trace_count == 2 and g.trace_count == 1

@@ -213,7 +213,8 @@ class Trace:
             self.outer.create_variable(variable, value, dtype)  # type: ignore[attr-defined]
             return
         if callable(value) and not isinstance(value, Tensor):
-            value = value()
+            with recording(self):  # not in a branch or body that is being recorded inside
+                value = value()
         if isinstance(value, Tensor):
             known = self._value_now(value)
             if known is None:
