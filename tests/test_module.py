@@ -297,12 +297,7 @@ def test_a_generator_of_its_own_is_state() -> None:
 
 
 def test_a_first_call_inside_a_loop_or_branch_of_a_compiled_function() -> None:
-    def made() -> Any:
-        tj.random.seed(2)
-        return tj.layers.Dense(3)
-
-    x, a, b, c = tj.ones((2, 3)), made(), made(), made()
-    a(x)
+    x, (a, b, c) = tj.ones((2, 3)), (tj.layers.Dense(3) for _ in range(3))
 
     def loop(layer: Any) -> Any:
         return lambda x: tj.scan(lambda h, _: (layer(h), h), x, length=3)[0]
@@ -313,6 +308,9 @@ def test_a_first_call_inside_a_loop_or_branch_of_a_compiled_function() -> None:
         return x
 
     looped, branched = tj.function(loop(b)), tj.function(branch)
+    for first in (a, looped, branched):
+        tj.random.seed(2)
+        first(x)
     for _ in range(2):
         np.testing.assert_allclose(looped(x).numpy(), loop(a)(x).numpy(), rtol=1e-6)
         np.testing.assert_allclose(branched(x).numpy(), a(x).numpy(), rtol=1e-6)
