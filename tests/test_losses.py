@@ -6,6 +6,7 @@ The references are written from Keras 3's documentation, independently of the pa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -252,6 +253,36 @@ def test_targets_that_are_no_class_give_nan() -> None:
     x = np.zeros((3, 2))
     for f in (L.sparse_categorical_crossentropy, tj.function(L.sparse_categorical_crossentropy)):
         assert np.isnan(f(np.array([0, 2, -1]), x, True).numpy()).tolist() == [False, True, True]
+
+
+def by_all_alignments(labels: list[int], p: np.ndarray) -> float:
+    """The probability of a label sequence: the sum over all paths of classes that read as it."""
+    total = 0.0
+    for path in itertools.product(range(p.shape[1]), repeat=len(p)):
+        read = [c for c, _ in itertools.groupby(path) if c != 0]
+        if read == labels:
+            total += float(np.prod([row[c] for row, c in zip(p, path)]))
+    return total
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_ctc(how: str) -> None:
+    """Against the sum over all alignments; repeated labels need a blank between; padding and lengths."""
+    x = random().normal(size=(4, 5, 3))
+    labels = np.array([[1, 2, 1], [1, 1, 0], [2, 0, 0], [0, 0, 0]])
+    want = [-np.log(by_all_alignments([c for c in row if c], p)) for row, p in zip(labels.tolist(), softmax(x))]
+    ctc = tj.function(L.ctc_loss) if how == "compiled" else L.ctc_loss
+    np.testing.assert_allclose(ctc(labels, x).numpy(), want, rtol=1e-10)
+    assert L.CTC()(labels, x).item() == pytest.approx(np.mean(want))
+    short = [-np.log(by_all_alignments([c for c in row if c], p[:3])) for row, p in zip(labels.tolist(), softmax(x))]
+    np.testing.assert_allclose(ctc(labels, x, None, np.full(4, 3)).numpy(), short, rtol=1e-10)
+    one = [-np.log(by_all_alignments([row[0]] if row[0] else [], p)) for row, p in zip(labels.tolist(), softmax(x))]
+    np.testing.assert_allclose(ctc(labels, x, np.array([1, 1, 1, 0])).numpy(), one, rtol=1e-10)
+    assert ctc(np.array([[1, 1]]), x[:1, :2]).item() == np.inf
+    if how == "eager":
+        tj.check_grads(lambda x: L.ctc(labels, x).sum(), (tj.asarray(x),), order=2, atol=1e-6, rtol=1e-6)
+        with pytest.raises(ValueError, match="labels must be"):
+            L.ctc([1, 2], x)
 
 
 def test_empty_batches() -> None:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tracejit.nn.ctc import ctc_loss
 from tracejit.nn.weighting import REDUCTIONS, floats, targets_and_predictions, weighted
 from tracejit.ops import core
 from tracejit.ops.core import normalize_axis
@@ -24,11 +25,11 @@ from tracejit.ops.statistics import log_softmax, logsumexp, mean
 from tracejit.tensor import Tensor
 
 __all__ = [
-    "BinaryCrossentropy", "CategoricalCrossentropy", "CategoricalHinge", "CosineSimilarity", "Hinge", "Huber",
+    "CTC", "BinaryCrossentropy", "CategoricalCrossentropy", "CategoricalHinge", "CosineSimilarity", "Hinge", "Huber",
     "KLDivergence", "LogCosh", "Loss", "MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredError",
     "MeanSquaredLogarithmicError", "Poisson", "SparseCategoricalCrossentropy", "SquaredHinge", "binary_crossentropy",
-    "categorical_crossentropy", "categorical_hinge", "cosine_similarity", "get", "hinge", "huber", "kl_divergence",
-    "log_cosh", "mean_absolute_error", "mean_absolute_percentage_error", "mean_squared_error",
+    "categorical_crossentropy", "categorical_hinge", "cosine_similarity", "ctc", "ctc_loss", "get", "hinge", "huber",
+    "kl_divergence", "log_cosh", "mean_absolute_error", "mean_absolute_percentage_error", "mean_squared_error",
     "mean_squared_logarithmic_error", "poisson", "sparse_categorical_crossentropy", "squared_hinge",
 ]  # fmt: skip
 
@@ -211,6 +212,16 @@ def _sparse(
     return (losses if valid is None else where(valid, losses, 0)), valid
 
 
+def ctc(y_true: Any, y_pred: Any) -> Tensor:
+    """Minus the log probability of label sequences (batch, length), padded with 0, under logits (batch, steps, classes)
+    whose class 0 is the blank. See `ctc_loss` for other conventions.
+
+    >>> ctc([[1, 2, 0]], [[[0.0, 9.0, 0.0], [0.0, 0.0, 9.0]]]).numpy().round(4)
+    array([0.0005], dtype=float32)
+    """
+    return ctc_loss(y_true, y_pred)
+
+
 # -- classes -----------------------------------------------------------------------------------------------------------
 class Loss:
     """Base class: a loss is called with targets, predictions and perhaps weights. A subclass defines
@@ -378,6 +389,12 @@ class CategoricalCrossentropy(_Wrapped):
         super().__init__(reduction, name, from_logits=from_logits, label_smoothing=smoothing, axis=axis)
 
 
+class CTC(_Wrapped):
+    """See `ctc`."""
+
+    function = staticmethod(ctc)
+
+
 class SparseCategoricalCrossentropy(_Wrapped):
     """See `sparse_categorical_crossentropy`. A mean is over the targets that are not ignored.
 
@@ -417,7 +434,7 @@ logcosh = log_cosh
 _CLASSES: tuple[type[_Wrapped], ...] = (
     MeanSquaredError, MeanAbsoluteError, MeanAbsolutePercentageError, MeanSquaredLogarithmicError, LogCosh, Hinge,
     SquaredHinge, CategoricalHinge, KLDivergence, Poisson, Huber, CosineSimilarity, BinaryCrossentropy,
-    CategoricalCrossentropy, SparseCategoricalCrossentropy,
+    CategoricalCrossentropy, SparseCategoricalCrossentropy, CTC,
 )  # fmt: skip
 _BY_NAME: dict[str, type[_Wrapped]] = {c.__name__.lower(): c for c in _CLASSES}
 _BY_NAME |= {c.function.__name__: c for c in _CLASSES}
