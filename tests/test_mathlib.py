@@ -157,6 +157,13 @@ def test_gamma_of_negative_numbers(name: str, dtype: np.dtype, rng: np.random.Ge
     assert (np.abs(found - truth) <= 12 * np.finfo(dtype).eps * np.maximum(scale, 1)).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+def test_hypot_of_subnormal_numbers(dtype: np.dtype) -> None:
+    k, tiny = np.array([1, 2, 3, 100, 12345]), float(np.finfo(dtype).smallest_subnormal)
+    found = compiled(mathlib.hypot, dtype, dtype)((k * tiny).astype(dtype), (-k * tiny).astype(dtype))
+    assert (found / dtype.type(tiny)).tolist() == np.rint(k * np.sqrt(2)).tolist()
+
+
 # ---- special values
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 0.5, -0.5, 2.0, -2.0]
