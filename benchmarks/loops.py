@@ -101,7 +101,8 @@ class Escape(Workload):
 class Controller(Workload):
     """One value goes round: a feedback loop with a few carries, a million times."""
 
-    scales = limited = False  # each step waits for the one before
+    scales = limited = False
+    note = "Each step waits for the one before it, so the limit is the latency of a chain of operations."
 
     name = "PID controller, 1,000,000 steps"
     shared = ()
@@ -293,7 +294,8 @@ class Paths(Workload):
 class Kalman(Workload):
     """Small matrices in a loop."""
 
-    scales = limited = False  # each step waits for the one before
+    scales = limited = False
+    note = "Each step waits for the one before it, so the limit is the latency of a chain of operations."
 
     name = "Kalman filter, 4x4, 5,000 steps"
     shared = ("numpy", "tracejit", "jax")
