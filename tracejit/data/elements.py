@@ -42,8 +42,28 @@ def arrays_of(tree: Any, what: str) -> tuple[list[np.ndarray], Any]:
 
 def element_of(tree: Any, what: str) -> Any:
     """A pytree of arrays."""
-    found, structure = arrays_of(tree, what)
-    return unflatten(structure, found)
+    try:
+        return _usual(tree)
+    except _Unusual:
+        found, structure = arrays_of(tree, what)
+        return unflatten(structure, found)
+
+
+class _Unusual(Exception):
+    """Something else than tensors and arrays in tuples and dicts."""
+
+
+def _usual(x: Any) -> Any:
+    kind = type(x)
+    if kind is Tensor:
+        return x.numpy()
+    if kind is np.ndarray and x.dtype.kind in NUMERIC:
+        return _array(x)
+    if kind is tuple:
+        return tuple([_usual(y) for y in x])
+    if kind is dict:
+        return {k: _usual(y) for k, y in x.items()}
+    raise _Unusual
 
 
 def _array(x: Any) -> np.ndarray:
@@ -93,6 +113,13 @@ def _shown(x: Any) -> Any:
 
 def tensors(element: Any) -> Any:
     """The element as users see it: arrays as tensors, on the same memory."""
+    kind = type(element)
+    if kind is np.ndarray:
+        return _shown(element)
+    if kind is tuple:
+        return tuple([tensors(x) for x in element])
+    if kind is dict:
+        return {k: tensors(x) for k, x in element.items()}
     return mapped(_shown, element)
 
 
@@ -117,7 +144,7 @@ class Table:
         self.leaves, self.structure = leaves, structure
 
     def row(self, k: int) -> Any:
-        return unflatten(self.structure, [x[k: k + 1].reshape(x.shape[1:]) for x in self.leaves])
+        return unflatten(self.structure, [x[k] if x.ndim > 1 else x[k: k + 1].reshape(()) for x in self.leaves])
 
     def batch(self, rows: Sequence[int]) -> Any:
         """Several rows in one go: a view where they follow each other, otherwise gathered."""

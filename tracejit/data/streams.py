@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tracejit.data.elements import Store, Table, element_of, tensors
-from tracejit.tensor import Tensor, recording
+from tracejit.tensor import Tensor, recording, state
 
 CHUNK = 4096  # items passed over at once
 
@@ -519,9 +519,13 @@ class Unbatch(Over):
 
 def call(f: Callable[..., Any], element: Any, **keywords: Any) -> Any:
     """f on an element as users see it: the parts of a tuple are its arguments."""
+    shown = tensors(element)
+    if type(shown) is not tuple:
+        shown = (shown,)
+    if not state.active:
+        return f(*shown, **keywords)
     with recording(None):
-        shown = tensors(element)
-        return f(*shown, **keywords) if type(shown) is tuple else f(shown, **keywords)
+        return f(*shown, **keywords)
 
 
 def name_of(f: Any) -> str:
