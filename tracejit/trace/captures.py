@@ -223,7 +223,12 @@ class Watch:
         for k, (code, value) in enumerate(snapshots.items()):
             names[f"_s{k}"] = value
             self._checks.append((code, "whole", value))
-            lines += [f"        if snapshot({code}) != _s{k}: return None"]
+            held = reading.whole[code].value
+            if _never_changes(held):  # mostly it is the same object, which says enough
+                names[f"_o{k}"] = held
+                lines += [f"        if (v := {code}) is not _o{k} and snapshot(v) != _s{k}: return None"]
+            else:
+                lines += [f"        if snapshot({code}) != _s{k}: return None"]
         for k, (code, value) in enumerate(arrays.items()):
             names[f"_a{k}"] = value
             self._checks.append((code, "contents", value))
@@ -279,6 +284,11 @@ class Watch:
             if (how == "whole" and snapshot(now) != value) or (how == "contents" and contents(now) != value):
                 return f"{label} changed"
         return ""
+
+
+def _never_changes(x: Any) -> bool:
+    """Whether a container is a tuple of numbers, strings and such tuples."""
+    return x.__class__ is tuple and all(isinstance(e, PLAIN) or _never_changes(e) for e in x)
 
 
 def members(x: Any) -> list[Any]:
