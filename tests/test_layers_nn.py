@@ -217,6 +217,31 @@ def test_pooling(padding: str, strides: int | None) -> None:
     assert most.compute_output_shape(x.shape) == ends["-inf"].shape  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_other_ranks(rank: int) -> None:
+    """Transposed and depthwise convolutions and pooling over one dim and over three."""
+    x = numbers(2, *(4,) * rank, 2)
+    transposed = getattr(L, f"Conv{rank}DTranspose")(3, 2, strides=2, use_bias=False, dtype="float64")
+    found = both(randomised(transposed, x), x)
+    other = numbers(*transposed.compute_output_shape(x.shape))
+    assert found.shape == other.shape
+    there = convolved(other, transposed.kernel.numpy(), (2,) * rank, (1,) * rank, "valid")
+    np.testing.assert_allclose((found * other).sum(), (x * there).sum(), rtol=1e-9)
+    blocks = x.reshape(2, *(2, 2) * rank, 2)
+    inside = tuple(range(2, 2 * rank + 1, 2))
+    np.testing.assert_allclose(both(getattr(L, f"MaxPool{rank}D")(dtype="float64"), x), blocks.max(inside))
+    np.testing.assert_allclose(both(getattr(L, f"AvgPool{rank}D")(dtype="float64"), x), blocks.mean(inside), rtol=1e-9)
+    dims = tuple(range(1, rank + 1))
+    for name, of in (("Average", np.mean), ("Max", np.max)):
+        layer = getattr(L, f"Global{name}Pooling{rank}D")(dtype="float64")
+        np.testing.assert_allclose(both(layer, x), of(x, dims), rtol=1e-9)
+    if rank == 1:
+        layer = randomised(L.DepthwiseConv1D(3, depth_multiplier=2, padding="same", dtype="float64"), x)
+        k = layer.kernel.numpy()
+        parts = [convolved(x[..., c : c + 1], k[:, c : c + 1], (1,), (1,), "same") for c in range(2)]
+        np.testing.assert_allclose(both(layer, x), np.concatenate(parts, -1) + layer.bias.numpy(), rtol=1e-9)
+
+
 def test_larger_images() -> None:
     x = numbers(1, 2, 3, 2)
     padding, larger = L.ZeroPadding2D(((1, 0), (0, 2)), dtype="float64"), L.UpSampling2D((2, 3), dtype="float64")
@@ -421,6 +446,17 @@ def test_derivatives_to_second_order(make: Callable[[], Any], shape: tuple[int, 
     training = {"training": True} if isinstance(layer, L.BatchNormalization) else {}
     f, values = as_function(layer, **training)
     tj.check_grads(f, (x, *values), order=2, modes=("rev",), atol=1e-7, rtol=1e-6)
+
+
+def test_derivatives_of_embedding_to_second_order() -> None:
+    layer, ids = L.Embedding(4, 3, dtype="float64"), np.array([[1, 2, 1], [0, 3, 3]])
+    layer(ids)
+
+    def f(table: Any) -> Any:
+        layer.embeddings = table
+        return tj.exp(layer(ids))
+
+    tj.check_grads(f, (tj.asarray(numbers(4, 3)),), order=2)
 
 
 def test_derivatives_of_attention_to_second_order() -> None:
