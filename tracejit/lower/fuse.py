@@ -64,10 +64,9 @@ SMALL = 32 * 1024  # elements: below, one thread does everything anyway
 # How many clusters back a root may join.
 LOOK_BACK = 16
 
-# Elements of a query or value that the native code for attention takes at most, and which of its inputs are rows: q, k,
-# v and g.
+# Elements of a query or value that the native code for attention takes at most, and which inputs are rows: q, k, v, g.
 DEEPEST = 256
-ATTENTION_ROWS = (0, 1, 2, 5)
+ATTENTION_ROWS = {"attention": (0, 1, 2), "attention_grad": (0, 1, 2, 5)}
 
 # What products have code of their own for; others are library calls.
 PRODUCT_DTYPES = frozenset(
@@ -128,7 +127,7 @@ def is_scatter(node: Node) -> bool:
 
 def is_attention(node: Node) -> bool:
     """Whether native code runs it: the whole of a query and of a value must fit a thread's stack."""
-    if node.op.name not in ("attention", "attention_grad"):
+    if node.op.name not in ATTENTION_ROWS:
         return False
     q, _, v, *_ = node.inputs
     return max(q.shape[-1], v.shape[-1]) <= DEEPEST
@@ -160,7 +159,7 @@ def operand_base(node: Node, k: int, placement: Placement) -> tuple[Node, Coords
     if is_gemm(node):
         seen = product_windows(node, placement)
         return seen.operands[k] if seen is not None else _base(i, gemm_strides)
-    if is_attention(node) and k in ATTENTION_ROWS:
+    if is_attention(node) and k in ATTENTION_ROWS[node.op.name]:
         return _base(i, row_strides)
     return i, identity(i.shape)
 
@@ -759,13 +758,14 @@ class _Lowering:
     def _attention(self, node: Node, outputs: list[int]) -> list[Step]:
         q, _, v, *_ = node.inputs
         *batch, rows, depth = q.shape
-        grad = node.op.name == "attention_grad"
-        masked = len(node.inputs) == 3 + 3 * grad + 1
+        grad, drops = node.op.name == "attention_grad", node.attrs["threshold"] < 1 << 32
         steps: list[Step] = []
-        reads = [self._operand(node, k, row_strides if k in ATTENTION_ROWS else plain_strides, steps)
+        reads = [self._operand(node, k, row_strides if k in ATTENTION_ROWS[node.op.name] else plain_strides, steps)
                  for k in range(len(node.inputs))]
-        kind: Any = "" if not masked else "bool" if node.inputs[-1].dtype.kind == "b" else "number"
+        mask = node.inputs[6 if grad else 3: len(node.inputs) - 2 * drops]
+        kind: Any = "" if not mask else "bool" if mask[0].dtype.kind == "b" else "number"
         types: tuple[Any, ...] = node.type  # type: ignore[assignment]
         writes = [View(b, 0, loops.contiguous(t.shape)) for b, t in zip(outputs, types, strict=True)]
+        causal, scale, threshold = (node.attrs[name] for name in ("causal", "scale", "threshold"))
         return [*steps, Attention(q.dtype, grad, tuple(batch), rows, v.shape[-2], depth, v.shape[-1], tuple(reads),
-                                  tuple(writes), kind, node.attrs["causal"], node.attrs["scale"], node.where)]
+                                  tuple(writes), kind, causal, scale, threshold, node.where)]

@@ -74,7 +74,8 @@ class Gemm:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Attention by a batch of matrices, or its gradient; float32/64 only. reads: queries, keys, values (for the
-    gradient lse, delta and g too), then the mask, if any. writes: results and lse, or dq, dk and dv; all contiguous.
+    gradient lse, delta and g too), then the mask, if any, then the key and number of a draw, if weights are dropped
+    where its bits are not below `threshold`. writes: results and lse, or dq, dk and dv; all contiguous.
 
     View strides cover (*batch, rows, columns), in elements; along columns they are 1 (or the extent is 1), a batch
     stride may be 0, and each of a mask's.
@@ -92,6 +93,7 @@ class Attention:
     masked: Literal["", "bool", "number"]
     causal: bool
     scale: float
+    threshold: int
     where: str = ""
 
 

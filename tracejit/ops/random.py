@@ -278,19 +278,19 @@ def split(key: Any, num: int = 2) -> Tensor:
     >>> first.item() != second.item()
     True
     """
-    return _bits(_source(key, None), (num,), "uint64", SPLIT)
+    return _bits(draw_from(key, None), (num,), "uint64", SPLIT)
 
 
 def fold_in(key: Any, data: Any) -> Tensor:
     """A new key of a key and an integer, such as the number of a step."""
-    k, _ = _source(key, None)
+    k, _ = draw_from(key, None)
     return _bits((k, core.cast(core.as_tensor(data), dtypes.uint64)), (), "uint64", FOLD)
 
 
 Source = tuple[Tensor, Tensor]
 
 
-def _source(key: Any, generator: Generator | None) -> Source:
+def draw_from(key: Any, generator: Generator | None) -> Source:
     """(key, number of the draw) of a stateless key, a generator, or the default generator."""
     if key is None:
         return (default_generator if generator is None else generator).next_draw()
@@ -339,7 +339,7 @@ def uniform(shape: Any = (), low: Any = 0.0, high: Any = 1.0, *, dtype: Any = No
     ((1000,), 'float32', True)
     """
     d = _float_dtype(dtype)
-    u = _unit(_source(key, generator), extents_of(shape), d)
+    u = _unit(draw_from(key, generator), extents_of(shape), d)
     if type(low) in (int, float) and type(high) in (int, float) and (low, high) == (0, 1):
         return u
     return core.cast(low + (high - low) * u, d)
@@ -381,7 +381,7 @@ def normal(shape: Any = (), mean: Any = 0.0, std: Any = 1.0, *, dtype: Any = Non
     (2, 3)
     """
     d = _float_dtype(dtype)
-    z = _standard_normal(_source(key, generator), extents_of(shape), d)
+    z = _standard_normal(draw_from(key, generator), extents_of(shape), d)
     if type(mean) in (int, float) and type(std) in (int, float) and (mean, std) == (0, 1):
         return z
     return core.cast(mean + std * z, d)
@@ -403,7 +403,7 @@ def truncated_normal(shape: Any = (), mean: Any = 0.0, std: Any = 1.0, *, lower:
     d = _float_dtype(dtype)
     work = dtypes.float32 if d == dtypes.float16 else d
     a, b = (erf(core.full(v * math.sqrt(0.5), (), work)) for v in (lower, upper))
-    u = _open_unit(_source(key, generator), extents_of(shape), work)
+    u = _open_unit(draw_from(key, generator), extents_of(shape), work)
     z = math.sqrt(2) * erfinv(a + (b - a) * u)  # type: ignore[operator]
     return core.cast(mean + std * ew.clip(z, lower, upper), d)
 
@@ -416,13 +416,13 @@ def exponential(shape: Any = (), scale: Any = 1.0, *, dtype: Any = None, key: An
     True
     """
     d = _float_dtype(dtype)
-    return core.cast(-log(_open_unit(_source(key, generator), extents_of(shape), d)) * scale, d)  # type: ignore[operator]
+    return core.cast(-log(_open_unit(draw_from(key, generator), extents_of(shape), d)) * scale, d)  # type: ignore[operator]
 
 
 def gumbel(shape: Any = (), *, dtype: Any = None, key: Any = None, generator: Generator | None = None) -> Tensor:
     """Numbers of the standard Gumbel distribution, that of the largest of many."""
     d = _float_dtype(dtype)
-    return -log(-log(_open_unit(_source(key, generator), extents_of(shape), d)))  # type: ignore[operator]
+    return -log(-log(_open_unit(draw_from(key, generator), extents_of(shape), d)))  # type: ignore[operator]
 
 
 # -- discrete ----------------------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def randint(low: Any, high: Any = None, shape: Any = (), *, dtype: Any = None, k
     d = dtypes.default_int() if dtype is None else dtypes.as_dtype(dtype)
     if d.kind not in "iu":
         raise TypeError(f"randint: an integer dtype is needed, got {d}")
-    bits = _bits(_source(key, generator), _common_shape(shape, low, high), "uint64")
+    bits = _bits(draw_from(key, generator), _common_shape(shape, low, high), "uint64")
     if not all(hasattr(v, "__index__") and not isinstance(v, Tensor) for v in (low, high)):
         start, stop = (core.cast(core.as_tensor(v), dtypes.int64) for v in (low, high))
         return core.cast(core.cast(bits % core.cast(stop - start, dtypes.uint64), dtypes.int64) + start, d)
@@ -472,14 +472,14 @@ def bernoulli(p: Any = 0.5, shape: Any = None, *, dtype: Any = None, key: Any = 
     [True, True]
     """
     shape = np.shape(p) if shape is None else extents_of(shape)
-    drawn = _unit(_source(key, generator), shape, dtypes.float32) < p  # type: ignore[operator]
+    drawn = _unit(draw_from(key, generator), shape, dtypes.float32) < p  # type: ignore[operator]
     return drawn if dtype is None else core.cast(drawn, dtype)
 
 
 def chosen(p: float, shape: tuple[int, ...], *, key: Any = None, generator: Generator | None = None) -> Tensor:
     """A bool mask, true with probability `p` (a number). A compiled gradient draws it again instead of keeping it."""
     threshold = min(round(p * 2**32), MASK)
-    return apply(RANDOM_MASK, _source(key, generator), {"shape": shape, "threshold": threshold})
+    return apply(RANDOM_MASK, draw_from(key, generator), {"shape": shape, "threshold": threshold})
 
 
 def categorical(logits: Any, num_samples: int | None = None, *, dtype: Any = "int64", key: Any = None,
@@ -509,7 +509,7 @@ def permutation(x: Any, axis: int = 0, *, key: Any = None, generator: Generator 
     """
     t = arange(x) if isinstance(x, int) else core.strong(x)
     a = core.normalize_axis("permutation", axis, t.ndim)
-    order = argsort(_bits(_source(key, generator), (t.shape[a],), "uint64"))
+    order = argsort(_bits(draw_from(key, generator), (t.shape[a],), "uint64"))
     return take(t, order, axis=a)
 
 

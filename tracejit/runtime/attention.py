@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from tracejit.lower.kernel import View
 from tracejit.lower.plan import Attention
 from tracejit.runtime.attention_code import COLUMNS, OPERANDS, AddWord, Word, functions
 from tracejit.runtime.executor import NativeCall
@@ -33,15 +34,19 @@ def attention_calls(step: Attention) -> list[NativeCall]:
     code, size = functions(step.dtype), step.dtype.itemsize
     words = [0] * (Word.DIMS + (OPERANDS + 1) * len(step.batch))
     q, k, v, *more = step.reads
+    drops = step.threshold < 1 << 32
+    views: dict[int, View] = {Word.Q: q, Word.K: k, Word.V: v}
+    if drops:
+        views[Word.DRAW], views[Word.KEY] = more.pop(), more.pop()
+        words[Word.THRESHOLD] = step.threshold
+        words[Word.FACTOR] = _bits(2**32 / step.threshold if step.threshold else 0.0)
     mask = more.pop() if step.masked else None
     words[Word.ROWS], words[Word.COLUMNS] = step.rows, step.columns
     words[Word.DEPTH], words[Word.WIDTH] = step.depth, step.width
-    words[Word.SCALE] = int(np.float64(step.scale).view(np.int64))
-    words[Word.CAUSAL] = int(step.causal)
+    words[Word.SCALE], words[Word.CAUSAL], words[Word.DROPS] = _bits(step.scale), int(step.causal), int(drops)
     for word, view in zip((Word.Q_ROW, Word.K_ROW, Word.V_ROW), (q, k, v), strict=True):
         words[word] = view.strides[-2] * size
     sizes = [size, size, size, size, size]
-    views = {Word.Q: q, Word.K: k, Word.V: v}
     if mask is not None:
         sizes[3] = 1 if step.masked == "bool" else size
         words[Word.MASK_ROW], words[Word.MASKED] = mask.strides[-2] * sizes[3], 1 if step.masked == "bool" else 2
@@ -54,7 +59,8 @@ def attention_calls(step: Attention) -> list[NativeCall]:
         words[at] = extent
         words[at + 1: at + 1 + OPERANDS] = [0 if o is None else o.strides[d] * s for o, s in zip(operands, sizes)]
     products = (3 * step.depth + 2 * step.width) if step.grad else step.depth + step.width
-    work = matrices * step.rows * step.columns * size * (products * _RATE + _WEIGHT) * (0.6 if step.causal else 1)
+    work = matrices * step.rows * step.columns * size * (products * _RATE + _WEIGHT * (1 + 3 * drops))
+    work *= 0.6 if step.causal else 1.0
     if not step.grad:
         views |= dict(zip((Word.OUT, Word.LSE), step.writes, strict=True))
         words[Word.PARTS] = -(-step.rows // code.rows)
@@ -80,6 +86,11 @@ def attention_calls(step: Attention) -> list[NativeCall]:
     return [call, add]
 
 
-def _call(function: int, words: list[int], views: dict[int, object], items: int, work: float) -> NativeCall:
+def _bits(number: float) -> int:
+    """Of a float64, as a word."""
+    return int(np.float64(number).view(np.int64))
+
+
+def _call(function: int, words: list[int], views: dict[int, View], items: int, work: float) -> NativeCall:
     chunk = items if work <= PARALLEL else max(1, int(CHUNK * items / work))
-    return NativeCall(function, words, views, items, min(chunk, items), work)  # type: ignore[arg-type]
+    return NativeCall(function, words, views, items, min(chunk, items), work)

@@ -20,17 +20,19 @@ Read next: `attention.py` (who fills the slots).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
 from tracejit.lower import emit_scalar_llvm, scalar
 from tracejit.lower.emit_scalar_llvm import Emitter
-from tracejit.lower.mathlib import base, exponential
+from tracejit.lower.mathlib import arithmetic, base, exponential
+from tracejit.lower.mathlib.arithmetic import philox4x32_10
 from tracejit.runtime import gemm_code
 from tracejit.runtime.build import native_module
 from tracejit.runtime.gemm_code import PTR, Steps, Writer, tile_shape
@@ -39,6 +41,7 @@ from tracejit.runtime.native import Word as Value
 
 COLUMNS = 128  # keys in a block: so many lines of scores stay in the first cache
 DEEPEST = 256  # elements of a query or a value: so many lines lie on the stack
+MASKS = 4  # the use of a draw number that masks are (`ops/random.py`)
 ONE = int(np.float64(1).view(np.int64))
 EVERYWHERE = 1 << 40  # a diagonal beyond all columns
 
@@ -72,8 +75,13 @@ class Word(IntEnum):
     PARTS = 23  # of a matrix: blocks of rows, or groups of columns
     GROUP = 24  # columns in a group
     DQ_GROUP = 25  # bytes from what one group gives to dq to the next
-    BATCH = 26  # number of dims, then for each its extent and the strides of q, k, v, the mask and g
-    DIMS = 27
+    DROPS = 26  # 1: weights are dropped
+    KEY = 27  # addresses
+    DRAW = 28
+    THRESHOLD = 29
+    FACTOR = 30  # the bits of a float64
+    BATCH = 31  # number of dims, then for each its extent and the strides of q, k, v, the mask and g
+    DIMS = 32
 
 
 OPERANDS = 5
@@ -105,7 +113,7 @@ def functions(dtype: np.dtype) -> Functions:
     width, rows, vectors = tile_shape()
     writer = _Attention(dtype, width, rows, vectors)
     names = ("attention", "attention_grad", "add_parts")
-    sources = [inspect.getfile(m) for m in (gemm_code, emit_scalar_llvm, scalar, base, exponential)]
+    sources = [inspect.getfile(m) for m in (gemm_code, emit_scalar_llvm, scalar, base, exponential, arithmetic)]
     found = native_module(f"attention {dtype.name} {width} {rows}", writer.emit, names, sources)
     return Functions(writer.lanes * vectors, *(found[name] for name in names))
 
@@ -148,7 +156,9 @@ class _Attention(Writer):
         self.hide = self._emit_hide()
         self.soften = self._emit_soften()
         self.finish = self._emit_finish()
-        self.slope = self._emit_slope()
+        self.drop = self._emit_drop()
+        self.slope = self._emit_slope("slope", False)
+        self.slope_dropped = self._emit_slope("slope_dropped", True)
         self._emit_attention()
         self._emit_attention_grad()
         self._emit_add_parts()
@@ -165,16 +175,51 @@ class _Attention(Writer):
             number = f.builder.fptrunc(number, self.element)
         return self.splat(f, number, self.element)
 
-    def _apply(self, f: Code, rule: Callable[[scalar.Value], scalar.Value], x: ir.Value) -> ir.Value:
-        """A function written in the language of one lane."""
+    def _apply(self, f: Code, rule: Callable[..., scalar.Value], x: ir.Value) -> ir.Value:
+        """A function of numbers, written in the language of one lane."""
+        return self._run(f, lambda x: [rule(x)], (self.dtype, x))[0]
+
+    def _run(self, f: Code, rule: Callable[..., Sequence[scalar.Value]],
+             *given: tuple[np.dtype, ir.Value]) -> list[ir.Value]:
+        """Code written in the language of one lane."""
         code = scalar.Builder()
         code.contract = True
-        result = rule(code.emit("load", self.dtype, (), (0,)))
-        emitter, values = Emitter(f.builder, self.lanes), [x]
-        for s in code.stmts[1:]:
+        results = rule(*(code.emit("load", dtype, (), (k,)) for k, (dtype, _) in enumerate(given)))
+        emitter, values = Emitter(f.builder, self.lanes), [value for _, value in given]
+        for s in code.stmts[len(given):]:
             source = code.stmts[s.args[0]].dtype if s.args else s.dtype
             values.append(emitter.statement(s, [values[a] for a in s.args], source))
-        return values[result.index]
+        return [values[r.index] for r in results]
+
+    def _kept(self, f: Code, draw: tuple[Value, ...], first: Value, each: Value) -> Callable[[Value], list[Any]]:
+        """For lines c, c + 1, c + 2 and c + 3: which lanes of each vector stay. A row's bits are so many blocks of four
+        words from those of the row before; `first` is the block of the first row at line 0."""
+        key, number, threshold = draw
+        b, long = f.builder, ir.VectorType(ir.IntType(64), self.lanes)
+        lanes = ir.Constant(long, list(range(self.lanes)))
+        below = f.builder.trunc(threshold.value, I32)
+
+        def splat(x: Value) -> ir.Value:
+            return Emitter(b, self.lanes).splat(x.value)
+
+        def words(key: Any, number: Any, block: Any) -> Sequence[Any]:
+            def halves(x: Any) -> tuple[Any, Any]:
+                return scalar.cast(x, scalar.U32), scalar.cast(x >> 32, scalar.U32)
+
+            low, high = halves(number)
+            return philox4x32_10(*halves(key), *halves(block), low, high ^ (MASKS << 24))
+
+        def kept(c: Value) -> list[Any]:
+            found: list[list[ir.Value]] = [[] for _ in range(4)]
+            for v in range(self.vectors):
+                rows = b.add(lanes, ir.Constant(long, [v * self.lanes] * self.lanes))
+                block = b.add(splat(first + c // 4), b.mul(rows, splat(each)))
+                drawn = self._run(f, words, (scalar.U64, key.value), (scalar.U64, number.value), (scalar.U64, block))
+                for line, word in zip(found, drawn, strict=True):
+                    line.append(b.icmp_unsigned("<", word, Emitter(b, self.lanes).splat(below)))
+            return found
+
+        return kept
 
     def _larger(self, f: Code, x: ir.Value, y: ir.Value) -> ir.Value:
         return f.builder.select(f.builder.fcmp_ordered(">", x, y), x, y)
@@ -348,20 +393,42 @@ class _Attention(Writer):
         f.ret()
         return f
 
-    def _emit_slope(self) -> Code:
-        """Scores become weights p; g v' becomes ds = p (g v' - delta) factor."""
-        f = Code(self.module, "slope", 7)
-        scores, slopes, columns, lse, delta, valid, factor = f.args
-        b, times = f.builder, self._spread(f, factor)
+    def _emit_drop(self) -> Code:
+        """Weights that a draw drops become 0, the others grow by a factor. Writes lines by fours."""
+        f = Code(self.module, "drop", 8)
+        scores, columns, *draw, first, each, factor = f.args
+        times, kept = self._spread(f, factor), self._kept(f, tuple(draw), first, each)
+        with Steps(f, 0, columns, 4) as c:
+            for j, masks in enumerate(kept(c)):
+                for place, mask in zip(self.places, masks, strict=True):
+                    at = scores + (c + j) * self.line + place
+                    more = f.builder.fmul(self.load(f, at), times)
+                    self.store(f, f.builder.select(mask, more, self.zero), at)
+        f.ret()
+        return f
+
+    def _emit_slope(self, name: str, drops: bool) -> Code:
+        """Scores become weights p, dropped if need be; g v' becomes ds = p (g v', dropped alike, - delta) scale. Writes
+        lines by fours, if it drops."""
+        f = Code(self.module, name, 13 if drops else 7)
+        scores, slopes, columns, lse, delta, valid, scale, *rest = f.args
+        b, times = f.builder, self._spread(f, scale)
         masks = [self.lanes_below(f, valid - v * self.lanes) for v in range(self.vectors)]
         logs = [self._loaded(f, lse + p, m, self.infinite) for p, m in zip(self.places, masks, strict=True)]
         deltas = [self.load(f, delta + p, m) for p, m in zip(self.places, masks, strict=True)]
-        with f.count(0, columns) as c:
-            for place, log, less in zip(self.places, logs, deltas, strict=True):
-                at, to = scores + c * self.line + place, slopes + c * self.line + place
-                weight = self._apply(f, exponential.exp, b.fsub(self.load(f, at), log))
-                self.store(f, weight, at)
-                self.store(f, b.fmul(b.fmul(weight, b.fsub(self.load(f, to), less)), times), to)
+        if drops:
+            *draw, first, each, factor = rest
+            grown, kept = self._spread(f, factor), self._kept(f, tuple(draw), first, each)
+        with Steps(f, 0, columns, 4 if drops else 1) as c:
+            for j, stay in enumerate(kept(c) if drops else [[None] * self.vectors]):
+                for place, log, less, here in zip(self.places, logs, deltas, stay, strict=True):
+                    at, to = scores + (c + j) * self.line + place, slopes + (c + j) * self.line + place
+                    p, of_p = self._apply(f, exponential.exp, b.fsub(self.load(f, at), log)), self.load(f, to)
+                    weight = p
+                    if drops:
+                        weight, of_p = (b.select(here, b.fmul(x, grown), self.zero) for x in (p, of_p))
+                    self.store(f, weight, at)
+                    self.store(f, b.fmul(b.fmul(p, b.fsub(of_p, less)), times), to)
         f.ret()
         return f
 
@@ -375,6 +442,16 @@ class _Attention(Writer):
         moves = self.matrix(f, slots, matrix, Word.BATCH, OPERANDS)
         return [f.load(slots, w) + move for w, move in zip(list(Word)[:OPERANDS], moves, strict=True)]
 
+    def _draw(self, f: Code, slots: Value, columns: Value) -> tuple[Value, list[Value], Value, Value]:
+        """Whether weights are dropped; key, number and threshold; the factor; blocks of random bits in a row."""
+        drops, key, draw, threshold, factor = self._words(
+            f, slots, Word.DROPS, Word.KEY, Word.DRAW, Word.THRESHOLD, Word.FACTOR)
+        numbers = [Variable(f, 0) for _ in range(2)]
+        with f.when(drops != 0):
+            for number, at in zip(numbers, (key, draw), strict=True):
+                number.set(f.load(at))
+        return drops != 0, [*(n.get() for n in numbers), threshold], factor, (columns + 3) // 4
+
     def _diagonal(self, f: Code, causal: Value, top: Value, column: Value) -> Value:
         return f.select(causal != 0, top - column, EVERYWHERE)
 
@@ -386,6 +463,7 @@ class _Attention(Writer):
         q_row, k_row, v_row, mask_row = self._words(f, slots, Word.Q_ROW, Word.K_ROW, Word.V_ROW, Word.MASK_ROW)
         scale, masked, causal = self._words(f, slots, Word.SCALE, Word.MASKED, Word.CAUSAL)
         out_at, lse_at = self._words(f, slots, Word.OUT, Word.LSE)
+        drops, draw, factor, each = self._draw(f, slots, columns)
         mask_size = f.select(masked == 1, 1, self.size)
         queries, scores = self._room(f, DEEPEST), self._room(f, COLUMNS)
         result, state = self._room(f, DEEPEST), self._room(f, 2)
@@ -406,6 +484,9 @@ class _Attention(Writer):
                 f.call(self.hide, scores, n, mask + top * mask_row + s * mask_size, mask_row, valid, masked,
                        self._diagonal(f, causal, top, s))
                 f.call(self.soften, scores, n, state, result, width)
+                with f.when(drops):
+                    first = (matrix * rows + top) * each + s // 4
+                    f.call(self.drop, scores, n, *draw, first, each, factor)
                 f.call(self.multiply, v + s * v_row, size, v_row, scores, line, result, line, width, self.block, n, 1)
             first = matrix * rows + top
             f.call(self.finish, state, result, width, valid, lse_at + first * size)
@@ -422,6 +503,7 @@ class _Attention(Writer):
         scale, masked, causal = self._words(f, slots, Word.SCALE, Word.MASKED, Word.CAUSAL)
         lse_at, delta_at, dq_at, dk_at, dv_at = self._words(f, slots, Word.LSE, Word.DELTA, Word.DQ, Word.DK, Word.DV)
         group, dq_group = self._words(f, slots, Word.GROUP, Word.DQ_GROUP)
+        drops, draw, factor, each = self._draw(f, slots, columns)
         mask_size = f.select(masked == 1, 1, self.size)
         queries, slopes_in, to_q = (self._room(f, DEEPEST) for _ in range(3))
         scores, slopes = self._room(f, COLUMNS), self._room(f, COLUMNS)
@@ -449,7 +531,12 @@ class _Attention(Writer):
                     f.call(self.hide, scores, n, mask + top * mask_row + s * mask_size, mask_row, valid, masked,
                            self._diagonal(f, causal, top, s))
                     f.call(self.multiply, v_here, v_row, size, slopes_in, line, slopes, line, n, block, width, 0)
-                    f.call(self.slope, scores, slopes, n, lse_at + at * size, delta_at + at * size, valid, scale)
+                    common = (scores, slopes, n, lse_at + at * size, delta_at + at * size, valid, scale)
+                    with f.builder.if_else(drops.value) as (yes, no):
+                        with yes:
+                            f.call(self.slope_dropped, *common, *draw, at * each + s // 4, each, factor)
+                        with no:
+                            f.call(self.slope, *common)
                     f.call(self.multiply, scores, line, size, g_here, g_row, dv + s * width * size, width * size, n,
                            width, valid, 1)
                     f.call(self.multiply, slopes, line, size, q_here, q_row, dk + s * depth * size, depth * size, n,
