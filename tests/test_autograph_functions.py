@@ -89,8 +89,11 @@ def test_walrus() -> None:
         return y
 
     same(lambda x: (y := x + 1) * y, t(2.0))
-    with pytest.raises(tj.TracerError):
+    with pytest.raises(tj.TracerError, match=r"'z := .* at .*functions.py:\d+ stands where it may not run"):
         tj.function(f)(t(2.0))  # an assignment in an operand that may not run: refused, not guessed
+    with pytest.raises(tj.TracerError, match="'z := "):
+        tj.function(lambda x: (z := x + 1) * z if x > 0 else (z := x))(t(2.0))
+    same(lambda x, flag: (z := x + 1) * z if flag else x, (t(2.0), True), (t(2.0), False))
 
 
 def test_conversions() -> None:
@@ -134,6 +137,31 @@ def test_comprehensions() -> None:
         return squares, table, sum(v for v in (x[0], x[1]))
 
     same(f, t(-1.0, 2.0, 5.0))
+
+
+def test_comprehensions_with_conditions() -> None:
+    def f(v):
+        some = sum(a * b for a in v if a > 0 for b in v if b > a)
+        known = sum(a for k, a in enumerate(v) if k != 1 and a > -100)
+        return some, known, sum([a * 2 for a in v if a > 1.5], 10.0), sum(1 for a in v if a > 1.5)
+
+    def g(v):
+        few = len([a for a in v if a > 1.5])
+        return few, any(a > 2.5 for a in v if a < 5), all(a > 1 for a in v if a > 0), v.sum() * few
+
+    def extremes(v):
+        return max(a for a in v if a < 2.5), min([abs(a) for a in v if a > 0 if a < 6])
+
+    inputs = t(1.0, 2.0, 3.0), t(-1.0, -2.0, -3.0), t(0.5, -2.0, 7.0)
+    for program in (f, g, extremes):
+        assert same(program, *inputs).trace_count == 1
+    slope = tj.function(tj.grad(lambda v: f(v)[0]))
+    for v in inputs[::2]:
+        np.testing.assert_allclose(slope(v).numpy(), tj.grad(lambda v: f(v)[0])(v).numpy(), rtol=1e-6)
+    same(lambda v, sum=len: sum([a for a in v if a is not None]), inputs[0])
+    for h in (lambda v: [a for a in v if a > 0], lambda v: {k: a for k, a in enumerate(v) if a > 0}):
+        with pytest.raises(tj.TracerError, match=r"condition of a comprehension at .*test_autograph_functions.py:\d+"):
+            tj.function(h)(inputs[0])
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------

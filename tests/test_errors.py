@@ -200,11 +200,95 @@ def branches_of_different_shapes():
 def loop_that_changes_a_shape():
     @tj.function
     def f(x):
-        return tj.while_loop(  # here
-            lambda y: y.sum() < 10,
-            lambda y: tj.concat([y, y]),
-            x,
-        )
+        return tj.while_loop(lambda y: y.sum() < 10, lambda y: tj.concat([y, y]), x)  # here
+
+    f(tj.ones(3))
+
+
+@program
+def undefined_in_one_branch():
+    @tj.function
+    def f(x):
+        if x.sum() > 0:
+            y = x * 2
+        return y + 1  # here
+
+    f(tj.ones(3))
+
+
+@program
+def statement_whose_branches_do_not_match():
+    @tj.function
+    def f(x):
+        y = x
+        if x.sum() > 0:
+            y = x[:1]
+        return y + 1  # here
+
+    f(tj.ones(3))
+
+
+@program
+def list_that_grows_in_a_loop():
+    @tj.function
+    def f(n):
+        out = []
+        for i in range(n):  # here
+            out.append(i)
+        return out
+
+    f(tj.constant(3))
+
+
+@program
+def exception_that_a_handler_would_catch():
+    @tj.function
+    def f(x):
+        try:
+            if x.sum() < 0:  # here
+                raise ValueError("negative")
+        except ValueError:
+            x = -x
+        return x
+
+    f(tj.ones(3))
+
+
+@program
+def assignment_that_may_not_run():
+    @tj.function
+    def f(x):
+        if x.sum() > 0 and (y := x.max()) > 1:  # here
+            return y
+        return x.min()
+
+    f(tj.ones(3))
+
+
+@program
+def condition_of_a_comprehension():
+    @tj.function
+    def f(x):
+        return [v * 2 for v in x if v > 0]  # here
+
+    f(tj.ones(3))
+
+
+@program
+def mask_known_at_run_time():
+    @tj.function
+    def f(x):
+        large = x[x > 1]  # here
+        return tj.sort(large)
+
+    f(tj.ones(3))
+
+
+@program
+def text_of_a_traced_value():
+    @tj.function
+    def f(x):
+        return f"mean {x.mean()}"  # here
 
     f(tj.ones(3))
 
@@ -413,6 +497,8 @@ def normalised(text: str, f: Program) -> str:
     start, here = f.__code__.co_firstlineno, re.escape(__file__)
     text = re.sub(rf'File "{here}", line (\d+)', lambda m: f'File "user.py", line {int(m[1]) - start}', text)
     text = re.sub(rf"(?:{here}|\btest_errors\.py):(\d+)", lambda m: f"user.py:{int(m[1]) - start}", text)
+    # newer Pythons run comprehensions in the frame around them
+    text = re.sub(r'^ +File "user.py", line \d+, in <\w+comp>\n( {4,}.*\n)*', "", text, flags=re.MULTILINE)
     text = re.sub(r"line repeated \d+ more", "line repeated N more", text)
     text = re.sub(r'^ +File "[^"]*tracejit/.*\n( {4,}.*\n)*', "", text, flags=re.MULTILINE)  # errors of eager ops
     text = re.sub(r"<locals>\.", "", text)

@@ -35,6 +35,10 @@ class TracerError(TraceJitError, TypeError):
     """A traced value was used where a concrete one is needed."""
 
 
+class StagingError(TracerError):
+    """A body cannot be traced as a branch or loop; a loop over a known range may run in Python instead."""
+
+
 class LeakedTracerError(TracerError):
     """A traced value was used after its trace had ended."""
 

@@ -479,8 +479,10 @@ def _results(
         elif type(x) is Undefined or type(x) is Selected:
             raise x.error()
         elif isinstance(x, str) and _MENTION.search(x):
+            made = [getattr(t._value, "where", "") for mention, (t, _) in trace.mentions.items() if mention in x]
             raise TracerError(
-                f"{trace.name} returns a text with a traced value in it, {x!r:.80}; text is made once, while tracing. "
+                f"{trace.name} returns a text with a traced value in it, {x!r:.80}"
+                f"{f' (a value of {made[0]})' if made and made[0] else ''}; text is made once, while tracing. "
                 f"Return the value and make the text outside, or write it with print"
             )
         else:

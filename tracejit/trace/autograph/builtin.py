@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.ops import control, core, creation, effects, reduction
+from tracejit.ops import control, core, creation, effects, elementwise, reduction
 from tracejit.tensor import Number, Tensor, state
 from tracejit.trace.autograph import loops, operators
-from tracejit.trace.autograph.operators import unknown
+from tracejit.trace.autograph.operators import Maybe, unknown
 
 
 def _single(x: Tensor, how: str) -> Tensor:
@@ -81,8 +81,12 @@ def print_(*values: Any, **options: Any) -> None:
 
 
 def length(x: Any) -> Any:
-    """`len`: of a range with traced bounds, a traced number."""
-    return x.count if isinstance(x, loops.Steps) else len(x)
+    """`len`: of a range with traced bounds, a traced number; of elements that may not be there, how many are."""
+    if isinstance(x, loops.Steps):
+        return x.count
+    if isinstance(x, list) and any(isinstance(y, Maybe) for y in x):
+        return sum_([Maybe(y.there, 1) if isinstance(y, Maybe) else 1 for y in x])
+    return len(x)
 
 
 def range_(*args: Any) -> Any:
@@ -148,11 +152,27 @@ def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> Ca
         if isinstance(items, types.GeneratorType):
             items = list(items)
             args = (items,)
-        if not isinstance(items, list | tuple | Tensor) or not any(map(unknown, items)):
+        if not isinstance(items, list | tuple | Tensor) or not any(unknown(x) or type(x) is Maybe for x in items):
             return original(*args)
-        found, *more = items
-        for x in more:
-            found = _pick(better(x, found), x, found)
+        found: Any = None
+        there: Any = False
+        for x in items:
+            here, value = (x.there, x.value) if type(x) is Maybe else (True, x)
+            if there is False:
+                found, there = value, here
+                continue
+            take = better(value, found)
+            if there is not True:
+                take = operators.or_(operators.not_(there), partial(_same, take))
+            if here is not True:
+                take = operators.and_(here, partial(_same, take))
+            found = _pick(take, value, found)
+            there = True if there is True or here is True else core.NUMPY_FUNCTIONS[np.logical_or](there, here)
+        if there is not True:
+            try:
+                original([])
+            except ValueError as error:
+                effects.check(there, str(error), "ValueError")
         return found
 
     return extreme
@@ -161,18 +181,35 @@ def _extreme(original: Any, better: Callable[[Any, Any], Any], whole: Any) -> Ca
 def sum_(iterable: Any, /, start: Any = 0) -> Any:
     if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim and iterable.shape[0] > loops.UNROLL:
         return core.cast(reduction.sum(iterable, axis=0), iterable.dtype) + start
-    return sum(iterable, start)
+    if state.trace is None:
+        return sum(iterable, start)
+    for x in iterable:
+        start = start + (_or_zero(x) if type(x) is Maybe else x)
+    return start
+
+
+def _or_zero(x: Maybe) -> Any:
+    """An element, or zero where it is not there."""
+    if isinstance(x.value, Tensor):
+        return elementwise.where(x.there, x.value, 0) if not isinstance(x.value, Number) else x.value
+    return _pick(x.there, x.value, type(x.value)(0))
 
 
 def _same(x: Any) -> Any:
     return x
 
 
+def _decides(x: Maybe, ends: bool) -> Any:
+    """An element as a truth value that decides nothing where it is not there."""
+    value = partial(_same, x.value)
+    return operators.and_(x.there, value) if ends else operators.or_(operators.not_(x.there), value)
+
+
 def _until(items: Any, ends: bool) -> Any:
     """Items up to the first known one that decides."""
     for x in items:
         yield x
-        if not unknown(x) and bool(x) is ends:
+        if type(x) is not Maybe and not unknown(x) and bool(x) is ends:
             return
 
 
@@ -182,6 +219,8 @@ def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> Ca
             return whole(iterable)
         if state.trace is not None and isinstance(iterable, types.GeneratorType):
             iterable = list(_until(iterable, ends))
+        if isinstance(iterable, list | tuple) and any(type(x) is Maybe for x in iterable):
+            iterable = [_decides(x, ends) if type(x) is Maybe else x for x in iterable]
         if isinstance(iterable, list | tuple) and any(map(unknown, iterable)):
             found = fold(iterable[0], *(partial(_same, x) for x in iterable[1:]))
             return operators.predicate(found) if unknown(found) else bool(found)

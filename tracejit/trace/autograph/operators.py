@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tracejit import dtypes
-from tracejit.errors import TracerError, user_line
+from tracejit.errors import StagingError, TracerError, user_line
 from tracejit.ir import Node
 from tracejit.ops import comparison, core, effects
 from tracejit.tensor import Number, Tensor, state
@@ -26,14 +27,13 @@ from tracejit.trace.autograph.staging import (
     Facts,
     Loop,
     Part,
-    StagingError,
     Turn,
     branch,
     last_raise,
     places_of,
     predicate,
 )
-from tracejit.trace.autograph.values import BREAK, CONTINUE, UNSET, Outcome, Return
+from tracejit.trace.autograph.values import BREAK, CONTINUE, RAISED, UNSET, Outcome, Return
 from tracejit.trees import flatten, unflatten
 
 __all__ = [
@@ -44,9 +44,14 @@ __all__ = [
     "assert_",
     "block",
     "compare",
+    "condition",
+    "elements",
     "for_",
     "if_",
     "if_exp",
+    "kept",
+    "known",
+    "maybe",
     "not_",
     "or_",
     "raised",
@@ -482,6 +487,58 @@ def _joined(first: Tensor, second: Callable[[], Any], both: bool) -> Any:
         other = predicate(other) if isinstance(other, Tensor) else other
         return (comparison.logical_and if both else comparison.logical_or)(predicate(first), other)
     return branch(first, yes, no, (), _expression()).value  # type: ignore[union-attr]
+
+
+def known(x: Any, what: str) -> Any:
+    """The condition that decides whether an assignment expression runs."""
+    if unknown(x):
+        raise TracerError(
+            f"{what} at {user_line()} stands where it may not run, depending on a value known only at run time; assign "
+            f"in a statement before, or write an if statement"
+        )
+    return x
+
+
+# -- comprehensions
+def condition(x: Any) -> Any:
+    """The condition of a comprehension."""
+    if unknown(x):
+        raise TracerError(
+            f"the condition of a comprehension at {user_line()} is known only at run time, so how many elements there "
+            f"are is too. Keep them all and choose by value (tj.where(condition, x, 0)), reduce at once (sum, any, "
+            f"all, min, max or len of the comprehension), or use an array and a mask"
+        )
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """An element of a comprehension that is there under a traced condition; elsewhere its value is zeros."""
+
+    there: Tensor
+    value: Any
+
+
+def kept(test: Any) -> tuple[Any, ...]:
+    """What a comprehension goes over in place of a condition: nothing, if it is known not to hold."""
+    return (test,) if unknown(test) else (True,) if test else ()
+
+
+def maybe(element: Callable[[], Any], *conditions: Any) -> Any:
+    """An element under conditions, those that are known having been looked at."""
+    traced = [predicate(c) for c in conditions if c is not True]
+    if not traced:
+        return element()
+    there = traced[0]
+    for c in traced[1:]:
+        there = comparison.logical_and(there, c)
+    found = branch(there, lambda: Return(element()), lambda: RAISED, (), _expression())
+    return Maybe(there, found.value)  # type: ignore[union-attr]
+
+
+def elements(reducer: Any, given: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+    """The argument of a call that looks like one of a builtin that takes elements as they come."""
+    return given() if state.trace is not None and reducer in (sum, any, all, min, max, len) else plain()
 
 
 def not_(x: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.errors import TracerError
+from tracejit.errors import StagingError, TracerError
 from tracejit.ir import INPUT, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, together, union
@@ -35,10 +35,6 @@ from tracejit.trees import flatten, leaf_names, unflatten
 ATTEMPTS = 10  # traces of a loop body until its carries are known
 FILL = object()  # in a pair: this branch has no value there, and none is needed
 Body = Callable[[], "Outcome | None"]
-
-
-class StagingError(TracerError):
-    """A body cannot be traced as a branch or loop; a loop over a known range may run in Python instead."""
 
 
 class Raised(threading.local):
@@ -759,7 +755,6 @@ __all__ = [
     "Part",
     "Facts",
     "Loop",
-    "StagingError",
     "Turn",
     "branch",
     "described",

@@ -18,6 +18,7 @@ Read next: `operators.py`.
 from __future__ import annotations
 
 import ast
+import copy
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ RUNTIME = "ag__"
 PREFIX = "ag__"  # of every name made here
 _FRAME = frozenset(("locals", "vars", "dir", "eval", "exec"))  # calls that see the frame they stand in
 _UNTOUCHED = _FRAME | {"super", "globals", "issubclass", "hasattr", "id", "getattr", "setattr"}
+_REDUCERS = frozenset(("sum", "any", "all", "min", "max", "len"))
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTION_FLAGS = 0x0100_0000 | 0x0040_0000 | 0x0080_0000  # `from __future__ import annotations` and the like
@@ -553,18 +555,26 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     # -- expressions
+    def known(self, value: ast.expr, later: Sequence[ast.expr]) -> ast.expr:
+        """A condition that decides whether assignment expressions run: it must be known while tracing."""
+        names = ", ".join(sorted({n.target.id for n in _own(later) if isinstance(n, ast.NamedExpr)}))
+        return self.runtime(value, "known", value, ast.Constant(f"'{names} := ...'")) if names else value
+
     def thunk(self, value: ast.expr) -> ast.expr:
         arguments = ast.arguments([], [], None, [], [], None, [])
         return ast.copy_location(ast.Lambda(arguments, value), value)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         if _walrus(node.body) or _walrus(node.orelse):
+            node.test = self.known(node.test, (node.body, node.orelse))
             return self.generic_visit(node)
         body, orelse = self.visit(node.body), self.visit(node.orelse)
         return self.runtime(node, "if_exp", self.visit(node.test), self.thunk(body), self.thunk(orelse))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         if any(_walrus(v) for v in node.values[1:]):
+            last = max(k for k, v in enumerate(node.values) if _walrus(v))
+            node.values = [self.known(v, node.values[k + 1:]) if k < last else v for k, v in enumerate(node.values)]
             return self.generic_visit(node)
         values = [self.visit(v) for v in node.values]
         name = "and_" if isinstance(node.op, ast.And) else "or_"
@@ -583,7 +593,41 @@ class _Rewriter(ast.NodeTransformer):
         first, *more = node.comparators
         return self.runtime(node, "compare", ops, node.left, first, *map(self.thunk, more))
 
+    def _comprehension(self, node: Any) -> ast.AST:
+        """Its conditions must be known, since they decide how many elements there are."""
+        for g in node.generators:
+            g.ifs = [self.runtime(test, "condition", test) for test in g.ifs]
+        return self.generic_visit(node)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
+
+    def reduced(self, node: ast.Call) -> None:
+        """`sum(e for x in y if p)` and the like: where p is known only at run time, the elements say so themselves."""
+        inner = node.args[0]
+        assert isinstance(inner, ast.GeneratorExp | ast.ListComp)
+        plain = self.visit(copy.deepcopy(inner))
+        generators, conditions = [], []
+        for g in inner.generators:
+            generators.append(ast.comprehension(g.target, self.visit(g.iter), [], g.is_async))
+            for test in g.ifs:
+                name = f"{PREFIX}c{len(conditions)}"
+                conditions.append(name)
+                kept = self.runtime(test, "kept", self.visit(test))
+                generators.append(ast.comprehension(ast.Name(name, ast.Store()), kept, [], 0))
+        given = [ast.Name(c, ast.Load()) for c in conditions]
+        element = self.runtime(inner.elt, "maybe", self.thunk(self.visit(inner.elt)), *given)
+        form = ast.copy_location(type(inner)(element, generators), inner)
+        node.args[0] = self.runtime(inner, "elements", node.func, self.thunk(form), self.thunk(plain))
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        inner = node.args[0] if node.args else None
+        conditional = isinstance(inner, ast.GeneratorExp | ast.ListComp) and any(g.ifs for g in inner.generators)
+        if conditional and isinstance(node.func, ast.Name) and node.func.id in _REDUCERS and not _walrus(node):
+            self.reduced(node)
+            node.args[1:] = [self.visit(a) for a in node.args[1:]]
+            node.keywords = [self.visit(k) for k in node.keywords]
+            node.func = self.runtime(node.func, "call", node.func)
+            return ast.fix_missing_locations(node)
         self.generic_visit(node)
         f = node.func
         if isinstance(f, ast.Name) and f.id == "super" and not node.args and self.scope.first:
