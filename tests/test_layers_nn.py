@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,11 @@ def test_dense() -> None:
         L.Dense(0)
 
 
+def label(x: Any) -> str | None:
+    """A parameter in a test's name, which has to be the same in every process."""
+    return None if inspect.isfunction(x) else repr(x)
+
+
 @pytest.mark.parametrize(
     "layer, expected",
     [
@@ -71,7 +77,7 @@ def test_dense() -> None:
         (L.MaxPooling1D(2), lambda x: np.maximum(x[:, :2:2], x[:, 1:3:2])),
         (L.AveragePooling1D(2, 1), lambda x: (x[:, :-1] + x[:, 1:]) / 2),
     ],
-    ids=repr,
+    ids=label,
 )
 def test_layers_without_variables(layer: Any, expected: Callable[..., Any]) -> None:
     layer._dtype = np.dtype("float64")
@@ -160,7 +166,7 @@ def convolved(x: np.ndarray, k: np.ndarray, steps: Any, rates: Any, how: str, gr
         (lambda: L.Conv1D(3, 4, strides=3, dtype="float64"), (2, 11, 2)),
         (lambda: L.Conv3D(2, 2, padding="same", dtype="float64"), (1, 3, 4, 3, 2)),
     ],
-    ids=repr,
+    ids=label,
 )
 def test_convolutions(make: Callable[[], Any], shape: tuple[int, ...]) -> None:
     x, layer = numbers(*shape), make()
