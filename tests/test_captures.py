@@ -586,3 +586,31 @@ def test_a_class_attribute_of_none_is_there() -> None:
     m.scale = 2.0
     same(f(x()), 2 * ones())
     assert f.trace_count == 2
+
+
+def test_what_is_reached_through_weak_references() -> None:
+    class Model:
+        k, w = 2.0, tj.ones(3)
+
+    class Part:
+        def __init__(self, parent: Any):
+            self.parent = weakref.ref(parent)
+
+        @tj.function
+        def scaled(self, a: Any) -> Any:
+            return a * self.parent().k * self.parent().w
+
+    model = Model()
+    model.k, model.w = 3.0, tj.ones(3)
+    part, reference = Part(model), weakref.ref(model)
+    f = tj.function(lambda a: a * reference().k)
+    for k in (3.0, 5.0):
+        model.k = k
+        same(part.scaled(x()), ones() * k)
+        same(f(x()), ones() * k)
+    model.w = tj.ones(3) * 10
+    same(part.scaled(x()), ones() * 50)
+    del model
+    gc.collect()
+    with pytest.raises(AttributeError):
+        f(x())

@@ -16,6 +16,7 @@ import dis
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -339,6 +340,10 @@ class Analyst:
                 f, first = x.__func__, (self.note(Ref(f"{item.code}.__self__", x.__self__, item.label)),)
             elif x is super:
                 results.append(self._super(args, scope, code))
+                continue
+            elif isinstance(item, Ref) and isinstance(x, weakref.ref) and not args:
+                if (target := x()) is not None:
+                    results.append(self.note(Ref(f"{item.code}()", target, f"{item.label}()")))
                 continue
             elif x is getattr and len(args) >= 2 and args[1] and isinstance(args[1][0], Const):
                 results += [self.attribute(a, args[1][0].value) for a in args[0]]
