@@ -27,7 +27,7 @@ import pytest
 from hypothesis import given, settings
 
 import tracejit as tj
-from tracejit.data import AUTOTUNE, Dataset, DatasetIterator, streams
+from tracejit.data import AUTOTUNE, Dataset, DatasetIterator, streams, workers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -639,6 +639,31 @@ def test_errors_come_where_the_element_would_have_with_their_traceback(make: Cal
     assert "fails_at_two" in text and 'raise KeyError("no two")' in text
     assert info.value.__notes__ == ["in map(fails_at_two) of element 2"]
     assert values(it) == [3, 4]
+
+
+def test_a_stream_that_fails_in_any_way_does_not_hang() -> None:
+    class Odd(streams.Stream):
+        count = 0
+
+        def one(self) -> Any:
+            self.count += 1
+            if self.count == 3:
+                raise SystemExit("enough")
+            return self.count
+
+        def state(self) -> Any:
+            if self.count == 2:
+                raise ValueError("no state")
+            return self.count
+
+    it = workers.Prefetch(Odd, 1)
+    assert it.one() == 1
+    with pytest.raises(ValueError, match="no state"):
+        it.one()
+    with pytest.raises(SystemExit, match="enough"):
+        it.one()
+    with pytest.raises(StopIteration):
+        it.one()
 
 
 def test_reading_ahead_overlaps() -> None:

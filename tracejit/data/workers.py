@@ -31,6 +31,7 @@ class _Channel:
         self.ready: deque[tuple[Any, BaseException | None, Any]] = deque()  # item, or error; state after it
         self.changed = threading.Condition()
         self.stopped = False
+        self.thread: threading.Thread  # the one that reads
 
     def stop(self) -> None:
         if self.pid == os.getpid():
@@ -58,23 +59,26 @@ def _read_ahead(stream: Stream, channel: _Channel) -> None:
                     channel.changed.wait()
                 if channel.stopped:
                     return
-            found: tuple[Any, BaseException | None, Any]
+            item = after = None
+            error: BaseException | None = None
             try:
                 item = stream.one()
-                found = item, None, stream.state()
             except StopIteration:
-                found = None, _END, stream.state()
-            except BaseException as error:
-                found = None, error, stream.state()
+                error = _END
+            except BaseException as e:
+                error = e
+            try:
+                after = stream.state()
+            except BaseException as e:  # then nothing can go on from here
+                error, item = error or e, None
             with channel.changed:
                 if channel.stopped:
                     return
-                channel.ready.append(found)
+                channel.ready.append((item, error, after))
                 channel.changed.notify_all()
-            if found[1] is _END or (found[1] is not None and not isinstance(found[1], Exception)):
+            if error is _END or (error is not None and not isinstance(error, Exception)):
                 return
-            del found
-            item = None
+            item = error = None  # theirs now
     finally:
         stream.close()
 
@@ -97,7 +101,8 @@ class Prefetch(Stream):
             channel = self._start()
         with channel.changed:
             while not channel.ready:
-                channel.changed.wait()
+                if not channel.changed.wait(1.0) and not channel.thread.is_alive() and not channel.ready:
+                    raise RuntimeError("the thread that reads ahead has ended unexpectedly")
             item, error, self.position = channel.ready.popleft()
             channel.changed.notify_all()
         if error is None:
@@ -119,7 +124,7 @@ class Prefetch(Stream):
         _channels.add(channel)
         weakref.finalize(self, channel.stop)
         thread = threading.Thread(target=_read_ahead, args=(self.input, channel), name="tracejit-prefetch", daemon=True)
-        self.input = None  # the thread's
+        channel.thread, self.input = thread, None  # the input is the thread's now
         thread.start()
         return channel
 
