@@ -10,7 +10,7 @@ import pytest
 
 import tracejit as tj
 from tracejit.ir import count, subgraphs
-from tracejit.lower.plan import Loop
+from tracejit.lower.plan import Loop, calls_python
 from tracejit.tensor import Tensor, evaluate
 from tracejit.trees import flatten
 
@@ -215,3 +215,35 @@ def test_results_that_only_dead_code_reads() -> None:
         return y
 
     turned(f, tj.asarray(np.linspace(0, 1, 50)))
+
+
+def test_a_kalman_filter_is_one_loop_of_kernels() -> None:
+    """Matrices of 4 by 4 in a plain Python loop over rows: native steps only, forwards and in the gradient."""
+
+    def inverse(m: Any) -> Any:
+        a, b, c, d = m[0, 0], m[0, 1], m[1, 0], m[1, 1]
+        return tj.stack([tj.stack([d, -b]), tj.stack([-c, a])]) / (a * d - b * c)
+
+    def run(f: Any, h: Any, zs: Any) -> Any:
+        x, p = tj.zeros(4, dtype=f.dtype), tj.eye(4, dtype=f.dtype)
+        for z in zs:
+            x, p = f @ x, f @ p @ f.T + 0.01 * tj.eye(4, dtype=f.dtype)
+            gain = p @ h.T @ inverse(h @ p @ h.T + 0.5 * tj.eye(2, dtype=f.dtype))
+            x, p = x + gain @ (z - h @ x), p - gain @ h @ p
+        return x
+
+    f, h = np.eye(4) + 0.1 * np.eye(4, k=2), np.eye(2, 4)
+    zs = np.random.default_rng(0).normal(0, 1, (200, 2))
+    x, p = np.zeros(4), np.eye(4)
+    for z in zs:
+        x, p = f @ x, f @ p @ f.T + 0.01 * np.eye(4)
+        gain = p @ h.T @ np.linalg.inv(h @ p @ h.T + 0.5 * np.eye(2))
+        x, p = x + gain @ (z - h @ x), p - gain @ h @ p
+    args = [tj.asarray(a) for a in (f, h, zs)]
+    compiled = tj.function(run)
+    np.testing.assert_allclose(compiled(*args).numpy(), x, rtol=1e-9)
+    lowered = compiled.lower(*args)
+    (loop,) = [s for s in lowered.plan.steps if isinstance(s, Loop)]
+    assert not calls_python(lowered.plan) and not calls_python(loop.body.plan)
+    slope = tj.grad(lambda f, h, zs: (run(f, h, zs) ** 2).sum())
+    np.testing.assert_allclose(tj.function(slope)(*args).numpy(), slope(*args).numpy(), rtol=1e-6)
