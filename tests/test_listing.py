@@ -84,6 +84,18 @@ def test_columns_indices_masks_scatters_and_complex_numbers() -> None:
     assert "argmax0 = argmax of x at i1\n" in listed(lambda x: x.argmax(axis=1), X)
 
 
+def test_loops_of_single_elements_show_what_goes_round() -> None:
+    text = listed(lambda x: tj.fori_loop(0, 50, lambda i, h: h * 0.9 + x, x), X[0])
+    assert re.search(r"""
+     loop 50 times, from c0 = \S+
+       t\d+ = c0 \* 0\.9
+       t(\d+) = t\d+ \+ x
+       c0 = t\1
+     v = c0 after the loop
+     result = v
+""", text), text
+
+
 def test_many_kernels_print_one_after_another() -> None:
     @tj.function
     def f(x):

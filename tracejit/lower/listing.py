@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tracejit.lower.kernel import Access, Kernel, Launch, Note, Stage, View
+from tracejit.lower.scalar import Stmt
 
 SIGNS = {
     "add": "+", "subtract": "-", "multiply": "*", "mul_zero": "*", "divide": "/", "less": "<", "less_equal": "<=",
@@ -21,6 +22,7 @@ SIGNS = {
 }  # fmt: skip
 SUMS = {"add": "sum", "mul": "prod", "and": "all", "or": "any"}
 COLUMN = 60  # where the user's lines start
+LONGEST = 40  # statements of a loop in a lane
 
 
 def listing(launch: Launch, name: Callable[[int], str]) -> str:
@@ -63,7 +65,11 @@ class _Listing:
             elif not some:
                 continue
             lines.append(f"  {f'{number}.' if some is once or not once else '  '} {heading}")
-            lines += [self.line(i) for i in some]
+            for i in some:
+                if self.stmts[i].op == "result" and self.stmts[i].args[0] not in self.done:
+                    self.done.add(self.stmts[i].args[0])
+                    lines += self.region(self.stmts[i].args[0], self.notes.get(i))
+                lines.append(self.line(i))
         first = sum(len(s.accumulators) for s in k.stages[: k.stages.index(stage)])
         for n, a in enumerate(stage.accumulators, first):
             position = "" if a.index is None else f" at {self.operand(a.index)}"
@@ -98,9 +104,33 @@ class _Listing:
         s, note = self.stmts[i], self.notes.get(i)
         if note is None:
             return _aligned(f"v{i} = {self.raw(i)}", "")
+        if s.op == "result":
+            return _aligned(f"v{i} = c{s.attrs[0]} after the loop", note.where)
         inside = self.inside(note)
         many = f"  ({inside} statements)" if inside > 2 else ""
         return _aligned(f"v{i} = {_applied(note.op, [self.operand(a) for a in note.args], s.dtype)}{many}", note.where)
+
+    def region(self, i: int, note: Note | None) -> list[str]:
+        """A loop that runs for each element by itself: what goes round in it as c0, c1, ..., statements as t0, ..."""
+        s, region = self.stmts[i], self.stmts[i].attrs[0]
+        given = [self.operand(a) for a in s.args]
+        times = f" {given.pop(0)} times" if region.counted else ""
+        around = [f"c{k}" for k in range(region.carries)]
+        values = around + given[region.carries:]
+
+        def name(j: int) -> str:
+            t = region.stmts[j]
+            return values[t.attrs[0]] if t.op == "arg" else _literal(t) if t.op == "const" else f"t{j}"
+
+        test = "" if region.test is None else f" while {name(region.test)}"
+        start = ", ".join(f"{c} = {v}" for c, v in zip(around, given, strict=False))
+        lines = [_aligned(f"loop{times}{test}, from {start}", note.where if note is not None else "")]
+        shown = [j for j in region.needed(region.ends) if region.stmts[j].op not in ("arg", "const")]
+        for j in shown[:LONGEST]:
+            t = region.stmts[j]
+            lines.append(_aligned(f"  t{j} = {_applied(t.op, [name(a) for a in t.args], t.dtype)}", ""))
+        lines += [_aligned(f"  ... {len(shown) - LONGEST} more statements", "")] if len(shown) > LONGEST else []
+        return [*lines, _aligned(f"  {', '.join(around)} = {', '.join(map(name, region.nexts))}", "")]
 
     def raw(self, i: int) -> str:
         s = self.stmts[i]
@@ -139,7 +169,7 @@ class _Listing:
         """A literal, or a run-time number with the conversions that it comes through."""
         s = self.stmts[i]
         if s.op == "const":
-            return f"{s.attrs[0]!r}"
+            return _literal(s)
         chain = []
         while s.op in ("cast", "bitcast"):
             chain.append(s)
@@ -166,7 +196,11 @@ def _applied(op: str, args: Sequence[str], dtype: np.dtype) -> str:
 
 def _aligned(text: str, where: str) -> str:
     text = f"     {text}"
-    return f"{text:<{COLUMN}}{where.rsplit('/', 1)[-1]}" if where else text
+    return f"{text:<{COLUMN - 1}} {where.rsplit('/', 1)[-1]}" if where else text
+
+
+def _literal(s: Stmt) -> str:
+    return str(s.dtype.type(s.attrs[0])) if s.dtype.kind == "f" else repr(s.attrs[0])
 
 
 def _looping(k: Kernel) -> list[bool]:
