@@ -51,6 +51,11 @@ def expressions(draw: Any) -> str:
         f"helper({x}) % 11",
         f"({x} or {y})",
         f"{x} + int({y})",
+        f"sum(t * {k} for t in v if t > {y}) % 11",
+        f"len([t for t in v if t != {x}]) + {y}",
+        f"max(t for t in (a, b, {k}) if t < 9 or t == {k})",
+        f"{{'k3': {x}, 'k4': {y}}}.get(f'k{{n}}', {x})",
+        f"v[v > {k}].sum() % 7 + {y} * 0",
     ]
     return draw(st.sampled_from(forms))
 
@@ -66,7 +71,8 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
         "break",
         "continue",
     ] * in_loop
-    kind = draw(st.sampled_from(simple + ["if", "if", "while", "rows", "range", "python_range", "with"] * (depth > 0)))
+    compound = ["if", "if", "while", "rows", "range", "python_range", "with", "finally"]
+    kind = draw(st.sampled_from(simple + compound * (depth > 0)))
     name = draw(st.sampled_from("abc"))
 
     def block(loop: bool = in_loop) -> list[str]:
@@ -87,7 +93,8 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
         # not `+=`: which of several names of one tensor it writes would depend on values
         return [f"{name} = {name} + {draw(st.integers(1, 3))}"]
     if kind == "item":
-        return [f"v[{draw(st.integers(0, 2))}] = {name}"]
+        k = draw(st.integers(0, 2))
+        return [draw(st.sampled_from([f"v[{k}] = {name}", f"v[v > {name}] -= {k}", f"v[{name} % 3] += {k}"]))]
     if kind == "print":
         return [f"print('{name}', {name}, f'{{{name}}}')"]
     if kind == "assert":
@@ -100,6 +107,8 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
         return [f"if {draw(conditions())}:", f"{INDENT}{kind}"]
     if kind == "with":
         return ["with nullcontext():", *block()]
+    if kind == "finally":
+        return ["try:", *block(), "finally:", f"{INDENT}x = x * 0.5 + 1"]
     if kind == "if":
         lines = [f"if {draw(conditions())}:", *block()]
         if draw(st.booleans()):
@@ -130,8 +139,8 @@ def statements(draw: Any, depth: int, in_loop: bool) -> list[str]:
 
 
 @st.composite
-def programs(draw: Any) -> str:
-    body = draw(blocks(3, False))
+def programs(draw: Any, depth: int = 3) -> str:
+    body = draw(blocks(depth, False))
     return "\n".join(
         [
             "def f(x, a, b, v, long, n, flag):",
@@ -184,14 +193,14 @@ def check(text: str) -> None:
             np.testing.assert_allclose(slopes[1:], [slopes[0]] * 2, rtol=1e-4, atol=1e-6)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(programs())
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(programs(depth=2))
 def test_random_programs(text: str) -> None:
     check(text)
 
 
 @pytest.mark.fuzz
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_many_random_programs(text: str) -> None:
     check(text)
