@@ -493,6 +493,7 @@ STAGES: dict[str, Callable[[Dataset, int], Dataset]] = {
     "batch, shuffle, unbatch": lambda d, n: d.batch(n + 1).shuffle(3, seed=n).unbatch(),
     "prefetch": lambda d, n: d.prefetch(n + 1),
     "cache": lambda d, n: d.cache(),
+    "cache of elements": lambda d, n: d.map(lambda x: x + 1).cache().shuffle(n + 2, seed=n),
     "shard": lambda d, n: d.shard(2, n % 2),
     "concatenate": lambda d, n: d.concatenate(Dataset.range(n)),
     "window": lambda d, n: d.window(n + 1, 2).flat_map(lambda w: w.take(2)),
@@ -552,6 +553,28 @@ def test_prefetch_and_threads_change_nothing() -> None:
     plain_values = values(d.map(lambda x: x * 3).batch(4))
     d = Dataset.range(30).shuffle(10, seed=1).prefetch(3)
     assert values(d.map(lambda x: x * 3, AUTOTUNE).prefetch(1).batch(4).prefetch(5)) == plain_values
+
+
+def test_unseeded_orders_resume_too() -> None:
+    """Another process has drawn other seeds; it takes over those of the position, for later passes as well."""
+    def made() -> Dataset:
+        inner = Dataset.range(4).flat_map(lambda n: Dataset.range(5).shuffle(5).map(lambda x: x + 10 * n))
+        outer = Dataset.range(20).shuffle(20).map(lambda x: x).cache().shuffle(20)
+        return Dataset.zip(inner.repeat(), outer.repeat(3))
+
+    d = made()
+    it = iter(d)
+    for _ in range(3):
+        next(it)
+    saved = json.dumps(it.state())
+    generator = tj.random.default_generator.state()
+    rest, later = values(it), [b for _, b in values(d)]
+    other = made()
+    assert [b for _, b in values(other)] != later
+    resumed = iter(other)
+    resumed.load_state(json.loads(saved))
+    tj.random.default_generator.load_state(generator)  # what datasets made while reading draw from
+    assert values(resumed) == rest and [b for _, b in values(other)] == later
 
 
 def test_states_of_another_dataset_are_refused() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from tracejit import config
 from tracejit.data import elements, sources, streams, workers
 from tracejit.data.elements import Progression, Store, Table, table_of
-from tracejit.data.streams import Pass, Stream, call
+from tracejit.data.streams import Pass, Seed, Stream, call, take_over
 from tracejit.errors import TracerError, user_line
 from tracejit.ops.random import default_generator
 from tracejit.ops.random import key as random_key
@@ -46,12 +46,14 @@ class Dataset:
     class_names: list[str] | None = None  # of `from_image_folder`
 
     def __init__(self, name: str, opened: Callable[[Pass], Stream], length: Callable[[], Cardinality],
-                 sample: Callable[[int], Any], table: Table | None = None, passes: _Passes | None = None):
+                 sample: Callable[[int], Any], table: Table | None = None, passes: _Passes | None = None,
+                 seeds: Sequence[Seed] = ()):
         """Made by the methods. name: how it was made. opened(pass): a stream of items. sample(k): an element for
         `element_spec`; those for 0 and 1 differ where sizes do. table: what items are rows of; None: they are elements.
-        passes: numbers the passes over this dataset and those made from it (up to the next shuffle)."""
+        passes: numbers the passes over this dataset and those made from it (up to the next shuffle). seeds: of all
+        shuffles in it."""
         self._name, self._opened, self._length, self._sample, self._table = name, opened, length, sample, table
-        self._passes = passes or _Passes()
+        self._passes, self._seeds = passes or _Passes(), list(dict.fromkeys(seeds))
 
     # -- sources -----------------------------------------------------------------------------------------------------
     @staticmethod
@@ -173,7 +175,8 @@ class Dataset:
 
         return Dataset(f"zip({', '.join(d._name for d in parts)})",
                        lambda at: streams.Zip([d._elements(at) for d in parts]), length,
-                       lambda k: tuple(d._sample(k) for d in parts), passes=parts[0]._passes)
+                       lambda k: tuple(d._sample(k) for d in parts), None, parts[0]._passes,
+                       [s for d in parts for s in d._seeds])
 
     # -- order -------------------------------------------------------------------------------------------------------
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset:
@@ -189,13 +192,14 @@ class Dataset:
         True
         """
         size = _positive(buffer_size, "shuffle: buffer_size")
-        number = _seed(seed, "shuffle")
+        chosen = Seed(_seed(seed, "shuffle"))
         kind: Callable[..., Stream] = streams.Shuffle if self._table is None else streams.ShuffleRows
         if isinstance(self._table, Store):  # the number of a row is known when its element has been read
             kind = partial(streams.ShuffleRows, chunk=1)
         found = self._like(f"shuffle({size})", lambda at: kind(
-            lambda: self._opened(at), size, number, at if reshuffle_each_iteration else ()))
+            self._opened(at), size, chosen.value, at if reshuffle_each_iteration else ()))
         found._passes = _Passes()  # what else is made from this dataset does not change the order
+        found._seeds = [*self._seeds, chosen]
         return found
 
     def take(self, count: int) -> Dataset:
@@ -233,7 +237,8 @@ class Dataset:
             return streams.Concatenate([partial(d._opened if same else d._elements, at) for d in parts])
 
         return Dataset(f"concatenate({', '.join(d._name for d in parts)})", opened, length,
-                       lambda k: parts[k and -1]._sample(k), self._table if same else None, self._passes)
+                       lambda k: parts[k and -1]._sample(k), self._table if same else None, self._passes,
+                       [s for d in parts for s in d._seeds])
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Every `num_shards`-th element, from the one of that index: the part of one of several readers."""
@@ -244,16 +249,16 @@ class Dataset:
                           lambda have: have if have == math.inf else max(0, -(-(have - index) // n)))
 
     def cache(self) -> Dataset:
-        """As this one, but read only once: what the first pass reads stays in memory. The order is that of this pass,
-        so shuffle afterwards. Cached elements of equal shapes are rows of arrays again, so that batches of them cost
+        """As this one, but read only once: what the first pass reads stays in memory, in one order, so shuffle
+        afterwards. Cached elements of equal shapes are rows of arrays again, so that batches of them cost
         what those of rows cost; rows not yet mapped are not copied."""
         def count() -> int | None:
             have = self._length()
             return None if have is None or have == math.inf else int(have)
 
         store = Store(count) if self._table is None else None
-        kept = streams.Kept(self._opened, [] if store is None else store)
-        found = self._like("cache", lambda at: streams.Cached(kept, at))
+        kept = streams.Kept(lambda: self._opened(()), [] if store is None else store, self._seeds)
+        found = self._like("cache", lambda at: streams.Cached(kept))
         found._table = self._table if store is None else store
         return found
 
@@ -347,7 +352,7 @@ class Dataset:
         return Dataset(f"{self._name} > window({n}, {step}, {s}{', drop' if drop_remainder else ''})",
                        lambda at: _Parts(streams.Window(self._opened(at), n, step, s, drop_remainder), part), length,
                        lambda k: Dataset("window", lambda at: _Listed([self._sample(k)] * n), lambda: n, self._sample),
-                       passes=self._passes)
+                       None, self._passes, self._seeds)
 
     # -- functions ---------------------------------------------------------------------------------------------------
     def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, *, seed: int | None = None
@@ -415,10 +420,14 @@ class Dataset:
                 raise TypeError(f"{how}: {streams.name_of(f)} must give a Dataset, it gave {type(found).__name__}")
             return found
 
+        def opening(at: Pass, element: Any) -> tuple[Sequence[Seed], streams.Open]:
+            d = made(element)
+            return d._seeds, lambda: d._elements(at)
+
         sizes = "" if how == "flat_map" else f", {cycle}, {block}"
         return self._then(f"{how}({streams.name_of(f)}{sizes})",
                           lambda at: streams.Interleave(
-                              lambda: self._elements(at), lambda e: made(e)._elements(at), cycle, block),
+                              lambda: self._elements(at), partial(opening, at), cycle, block),
                           lambda: None, lambda k: made(self._sample(k))._sample(k))
 
     def enumerate(self, start: int = 0) -> Dataset:
@@ -494,12 +503,12 @@ class Dataset:
             have = self._length()
             return None if have is None else length(have)
 
-        return Dataset(f"{self._name} > {name}", opened, found, self._sample, self._table, self._passes)
+        return Dataset(f"{self._name} > {name}", opened, found, self._sample, self._table, self._passes, self._seeds)
 
     def _then(self, name: str, opened: Callable[[Pass], Stream], length: Callable[[], Cardinality],
               sample: Callable[[int], Any]) -> Dataset:
         """A dataset of elements made of this one's."""
-        return Dataset(f"{self._name} > {name}", opened, length, sample, passes=self._passes)
+        return Dataset(f"{self._name} > {name}", opened, length, sample, None, self._passes, self._seeds)
 
 
 class _Passes:
@@ -590,7 +599,7 @@ class DatasetIterator:
     def state(self) -> dict[str, Any]:
         """Where it is, as plain data for JSON: order and random keys included, elements not."""
         return {"dataset": self._dataset._name, "pass": self._pass, "given": self._given,
-                "position": self._stream.state()}
+                "seeds": [s.value for s in self._dataset._seeds], "position": self._stream.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on where an iterator over a dataset made in the same way was. What was shuffled or generated before that
@@ -599,6 +608,7 @@ class DatasetIterator:
             raise ValueError(f"load_state: the position is one in {state.get('dataset')!r}, this dataset is "
                              f"{self._dataset._name!r}")
         self._stream.close()
+        take_over(self._dataset._seeds, state["seeds"])
         self._pass, self._given = state["pass"], state["given"]
         self._dataset._passes.next = self._pass + 1  # the next iterator takes the pass after it
         self._stream = self._dataset._elements((self._pass,))

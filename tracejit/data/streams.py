@@ -74,6 +74,20 @@ def joined(a: Sequence[Any], b: Sequence[Any]) -> Sequence[Any]:
     return [*a, *b] if len(b) else a
 
 
+class Seed:
+    """What decides an order. Going on where another process was takes over its seeds."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int):
+        self.value = value
+
+
+def take_over(seeds: Sequence[Seed], values: Sequence[int]) -> None:
+    for seed, value in zip(seeds, values, strict=True):
+        seed.value = value
+
+
 class Over(Stream):
     """A stream over another one, whose position is all its state."""
 
@@ -265,18 +279,10 @@ class Shuffle(Stream):
     """Each item comes from a random place of a buffer of the next `size` ones; at the end, what is left in the buffer
     comes in random order. The order depends only on the seed and the number of the pass."""
 
-    def __init__(self, opened: Open, size: int, seed: int, at: Pass):
-        self.opened, self.size, self.seed, self.at = opened, size, seed, at
-        self._start(None)
-
-    def _start(self, begin: Any) -> None:
-        self.given = 0
-        self.input = self.opened()
-        if begin is not None:
-            self.input.load(begin)
-        self.begin = self.input.state()
+    def __init__(self, stream: Stream, size: int, seed: int, at: Pass):
+        self.input, self.size, self.given = stream, size, 0
         self.random, self.random_end = (
-            np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, k, *self.at]))) for k in (0, 1))
+            np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, k, *at]))) for k in (0, 1))
         self.buffer: Any = None
         self.rest: Any = None  # what is left of the buffer at the end, the next item last
 
@@ -310,13 +316,10 @@ class Shuffle(Stream):
         return out
 
     def state(self) -> Any:
-        return {"seed": self.seed, "given": self.given, "begin": self.begin}
+        return self.given
 
     def load(self, state: Any) -> None:
-        self.seed = state["seed"]
-        self.input.close()
-        self._start(state["begin"])
-        self.leave_out(state["given"])
+        self.leave_out(state)
 
     def close(self) -> None:
         self.input.close()
@@ -325,13 +328,9 @@ class Shuffle(Stream):
 class ShuffleRows(Shuffle):
     """The same order, for row numbers: many at once, if they cost nothing (`chunk`)."""
 
-    def __init__(self, opened: Open, size: int, seed: int, at: Pass, chunk: int = CHUNK):
-        self.chunk = chunk
-        super().__init__(opened, size, seed, at)
-
-    def _start(self, begin: Any) -> None:
-        super()._start(begin)
-        self.ahead = np.empty(0, np.int64)
+    def __init__(self, stream: Stream, size: int, seed: int, at: Pass, chunk: int = CHUNK):
+        super().__init__(stream, size, seed, at)
+        self.chunk, self.ahead = chunk, np.empty(0, np.int64)
 
     def take(self, n: int) -> Sequence[Any]:
         while len(self.ahead) < n and self.rest is None:
@@ -359,56 +358,46 @@ class ShuffleRows(Shuffle):
 
 
 class Kept:
-    """The items a cached dataset has read so far, for all streams over it."""
+    """The items a cached dataset has read so far, for all streams over it, in the order that its seeds decide."""
 
-    def __init__(self, opened: Callable[[Pass], Stream], items: list[int] | Store):
-        self.opened, self.lock = opened, threading.Lock()
+    def __init__(self, opened: Open, items: list[int] | Store, seeds: Sequence[Seed]):
+        self.opened, self.seeds, self.lock = opened, seeds, threading.Lock()
         self.items = items  # row numbers, or the elements themselves
-        self.clear(None, None)
-
-    def clear(self, at: Pass | None, begin: Any) -> None:
-        self.items.clear()
         self.input: Stream | None = None
-        self.at, self.begin, self.whole = at, begin, False
+        self.made_with: list[int] | None = None
 
-    def part(self, start: int, stop: int, at: Pass) -> Sequence[int]:
-        """Items of these numbers, as far as there are any. The first pass that asks decides the order."""
+    def part(self, start: int, stop: int) -> Sequence[int]:
+        """Items of these numbers, as far as there are any."""
         with self.lock:
-            if self.input is None and not self.whole:
-                self.at = at if self.at is None else self.at
-                self.input = self.opened(self.at)
-                if self.begin is not None:
-                    self.input.load(self.begin)
-                self.begin = self.input.state()
+            seeds = [s.value for s in self.seeds]
+            if self.made_with != seeds:
+                self.items.clear()
+                self.input, self.made_with = self.opened(), seeds
             while len(self.items) < stop and self.input is not None:
                 more = self.input.take(min(stop - len(self.items), CHUNK))
                 self.items.extend(more)  # not +=, which NumPy would take for a sum
                 if not len(more):
                     self.input.close()
-                    self.input, self.whole = None, True
+                    self.input = None
             if isinstance(self.items, Store):
                 return range(start, min(stop, len(self.items)))
             return self.items[start: stop]
 
 
 class Cached(Stream):
-    def __init__(self, kept: Kept, at: Pass):
-        self.kept, self.at, self.given = kept, at, 0
+    def __init__(self, kept: Kept):
+        self.kept, self.given = kept, 0
 
     def take(self, n: int) -> Sequence[Any]:
-        found = self.kept.part(self.given, self.given + n, self.at)
+        found = self.kept.part(self.given, self.given + n)
         self.given += len(found)
         return found
 
     def state(self) -> Any:
-        self.kept.part(0, 0, self.at)
-        return {"given": self.given, "pass": list(self.kept.at or ()), "begin": self.kept.begin}
+        return self.given
 
     def load(self, state: Any) -> None:
-        self.given = state["given"]
-        with self.kept.lock:
-            if (list(self.kept.at or ()), self.kept.begin) != (state["pass"], state["begin"]):
-                self.kept.clear(tuple(state["pass"]), state["begin"])
+        self.given = state
 
 
 class Window(Stream):
@@ -619,12 +608,14 @@ class Enumerate(Over):
 
 
 class Interleave(Stream):
-    """Elements of the datasets that `open_one(element)` gives, `block` from each of `cycle` in turn."""
+    """Elements of datasets, `block` from each of `cycle` in turn; `made(element)` gives the seeds of one and what opens
+    it."""
 
-    def __init__(self, opened: Open, open_one: Callable[[Any], Stream], cycle: int, block: int):
-        self.opened, self.open_one, self.cycle, self.block = opened, open_one, cycle, block
+    def __init__(self, opened: Open, made: Callable[[Any], tuple[Sequence[Seed], Open]], cycle: int, block: int):
+        self.opened, self.made, self.cycle, self.block = opened, made, cycle, block
         self.input = opened()
-        self.slots: list[tuple[Any, Stream] | None] = [None] * cycle  # the input's state before, and its stream
+        # of each dataset the input's state before it, its seeds, and its stream
+        self.slots: list[tuple[Any, Sequence[Seed], Stream] | None] = [None] * cycle
         self.turn = self.given = 0
         self.ended = False
 
@@ -634,7 +625,8 @@ class Interleave(Stream):
             if slot is None and not self.ended:
                 before = self.input.state()
                 try:
-                    slot = self.slots[self.turn] = before, self.open_one(self.input.one())
+                    seeds, opened = self.made(self.input.one())
+                    slot = self.slots[self.turn] = before, seeds, opened()
                 except StopIteration:
                     self.ended = True
             if slot is None:
@@ -642,9 +634,9 @@ class Interleave(Stream):
                     raise StopIteration
                 self._advance()
                 continue
-            found = slot[1].take(1)
+            found = slot[2].take(1)
             if not len(found):
-                slot[1].close()
+                slot[2].close()
                 self.slots[self.turn] = None
                 self._advance()
                 continue
@@ -657,8 +649,9 @@ class Interleave(Stream):
         self.turn, self.given = (self.turn + 1) % self.cycle, 0
 
     def state(self) -> Any:
-        return {"slots": [None if s is None else [s[0], s[1].state()] for s in self.slots], "turn": self.turn,
-                "given": self.given, "ended": self.ended, "input": self.input.state()}
+        slots = [None if s is None else [s[0], [seed.value for seed in s[1]], s[2].state()] for s in self.slots]
+        return {"slots": slots, "turn": self.turn, "given": self.given, "ended": self.ended,
+                "input": self.input.state()}
 
     def load(self, state: Any) -> None:
         self.turn, self.given, self.ended = state["turn"], state["given"], state["ended"]
@@ -666,14 +659,16 @@ class Interleave(Stream):
             if slot is not None:
                 source = self.opened()
                 source.load(slot[0])
-                stream = self.open_one(source.one())
+                seeds, opened = self.made(source.one())
                 source.close()
-                stream.load(slot[1])
-                self.slots[k] = slot[0], stream
+                take_over(seeds, slot[1])
+                stream = opened()
+                stream.load(slot[2])
+                self.slots[k] = slot[0], seeds, stream
         self.input.load(state["input"])
 
     def close(self) -> None:
         for slot in self.slots:
             if slot is not None:
-                slot[1].close()
+                slot[2].close()
         self.input.close()
