@@ -143,3 +143,17 @@ def test_large_intermediate_results_stay_in_a_loop() -> None:
     compiled = tj.function(tj.vmap(f))
     np.testing.assert_allclose(compiled(x).numpy(), tj.vmap(f)(x).numpy(), rtol=1e-9)
     assert count(compiled.lower(x).graph, "scan") == 1
+
+
+def test_any_number_of_rows_in_one_trace() -> None:
+    def f(x: Any) -> Any:
+        return tj.vmap(lambda r: tj.tanh(r @ W).sum() + tj.sort(r)[0])(x)
+
+    compiled, slope = tj.function(f), tj.function(tj.grad(lambda x: f(x).sum()))
+    for n in (5, 9, 30, 31, 1, 2):
+        x = random(n, 4)
+        np.testing.assert_allclose(compiled(x).numpy(), f(x).numpy(), rtol=1e-9)
+        np.testing.assert_allclose(slope(x).numpy(), tj.grad(lambda x: f(x).sum())(x).numpy(), rtol=1e-8, atol=1e-12)
+    assert compiled.trace_count <= 3
+    for s in compiled.specializations():
+        assert count(s.built.stages[-1][1], "scan") == 0

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracejit import dtypes
-from tracejit.dims import is_symbolic
 from tracejit.ir import GETITEM, Graph, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.ops.linalg import MATMUL
@@ -73,14 +72,16 @@ def _term(body: Graph, k: int) -> Node:
 
 def _check_size(node: Node, body: Graph, length: int) -> None:
     """Unfit where the intermediate results of all rows would be large."""
-    types = [t for x in (*node.inputs, node) for t in (x.type if isinstance(x.type, tuple) else (x.type,))]
-    if is_symbolic(length) or any(is_symbolic(t.shape) for t in types):
-        raise Unfit
-    most = max(MOST_BYTES, MOST_TIMES * sum(t.size * t.dtype.itemsize for t in types))
+    largest = 0
     for x in body.nodes:
         for t in x.type if isinstance(x.type, tuple) else (x.type,):
-            if is_symbolic(t.shape) or t.size * t.dtype.itemsize * length > most:
-                raise Unfit
+            n = t.size * t.dtype.itemsize
+            largest = n if n > largest else largest
+    if largest * length <= MOST_BYTES:
+        return
+    types = [t for x in (*node.inputs, node) for t in (x.type if isinstance(x.type, tuple) else (x.type,))]
+    if largest * length > MOST_TIMES * sum(t.size * t.dtype.itemsize for t in types):
+        raise Unfit
 
 
 class _Rows:
