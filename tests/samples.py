@@ -253,6 +253,13 @@ def _random_mask(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]
     return [Sample((key, draw), {"shape": shape, "threshold": t}) for shape in shapes for t in (0, 1 << 30, 0xFFFFFFFF)]
 
 
+def _pools(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    return [Sample((random((2, 7, 3)),), {"sizes": (3,), "steps": (2,), "pads": ((1, 0),)}),
+            Sample((random((1, 5, 6, 2)),), {"sizes": (2, 3), "steps": (2, 3), "pads": ((0, 0), (0, 0))}),
+            Sample((random((2, 4, 5, 1)),), {"sizes": (3, 2), "steps": (1, 3), "pads": ((2, 1), (0, 1))}),
+            Sample((random((0, 5, 2)),), {"sizes": (2,), "steps": (1,), "pads": ((0, 0),)})]
+
+
 MAKERS: dict[str, Maker] = {
     "after": lambda d, random: [Sample((random((3, 4)), random((2,))))],
     "argsort": lambda d, random: [Sample((random(s),)) for s in [(6,), (3, 4), (0,)] if d.kind != "c"],
@@ -269,7 +276,10 @@ MAKERS: dict[str, Maker] = {
     "gather": _gather,
     "iota": lambda d, random: [Sample((), {"shape": (3, 4), "axis": a, "dtype": d.name})
                                for a in (0, 1) if d.kind in "iuf"],
-    "matmul": _square_matrices,
+    "interleave": lambda d, random: [Sample((random((2, 3)), random((2, 3))), {"steps": (1, 2)}),
+                                     Sample(tuple(random((2, 1)) for _ in range(6)), {"steps": (3, 2)}),
+                                     Sample((random((0, 2)), random((0, 2))), {"steps": (2, 1)})],
+    "matmul": _square_matrices, "max_pool": _pools, "sum_pool": _pools,
     "random_bits": _random_bits, "random_mask": _random_mask,
     "recurrence": _along({"reverse": False}, {"reverse": True}, inputs=2),
     "reshape": lambda d, random: [Sample((random(a),), {"shape": b}) for a, b in [

@@ -9,8 +9,9 @@ Dims of extent 1 never appear in a loop space: `squeezed` drops them, and `ident
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -100,6 +101,24 @@ def parts_of(node: Node, coords: Coords) -> list[Part]:
     return found
 
 
+def places_of_parts(node: Node) -> list[Callable[[Coords], Coords]]:
+    """For each input of a concat or an interleave, where in the result its element at given coordinates goes."""
+    if node.op.name == "interleave":
+        steps = node.attrs["steps"]
+        return [partial(_spread, steps, starts) for starts in product(*map(range, steps))]
+    axis, start = node.attrs["axis"], 0
+    found: list[Callable[[Coords], Coords]] = []
+    for i in node.inputs:
+        starts = tuple(start if a == axis else 0 for a in range(len(i.shape)))
+        found.append(partial(_spread, (1,) * len(i.shape), starts))
+        start += i.shape[axis]
+    return found
+
+
+def _spread(steps: tuple[int, ...], starts: tuple[int, ...], coords: Coords) -> Coords:
+    return tuple(c * step + start for c, step, start in zip(coords, steps, starts, strict=True))
+
+
 def gather_coords(node: Node, coords: Coords, positions: Sequence[object]) -> tuple[Coords, Coords]:
     """(coordinates of the index arrays, coordinates of x) for a gather or a scatter's v at `coords`.
 
@@ -123,7 +142,9 @@ class Placement:
     folded: dict[Node, frozenset[Node]] = field(default_factory=dict)  # what computing a node computes, itself included
     why: dict[Node, str] = field(default_factory=dict)  # for people: why a root is not folded into its users
     windows: dict[Node, Any] = field(default_factory=dict)  # how products read windows in place, see products.py
+    embedded: set[Node] = field(default_factory=set)  # what is put among other values
     assembled: set[Node] = field(default_factory=set)  # roots whose inputs, alike in shape, are put in place one by one
+    checked: set[tuple[object, ...]] = field(default_factory=set)  # `places_of` that earlier steps have checked
 
     def keep(self, node: Node, why: str) -> None:
         """Make a node a root."""
@@ -132,6 +153,25 @@ class Placement:
 
     def stored(self, node: Node) -> bool:
         return node.op is INPUT or (node.op is CONSTANT and not is_scalar_constant(node)) or node in self.roots
+
+
+def places_of(node: Node) -> tuple[object, ...]:
+    """The indices of a gather or scatter, and the extents they belong to."""
+    indices = node.inputs[2 if "mode" in node.attrs else 1 :]
+    return (*indices, *(node.inputs[0].shape[a] for a in node.attrs["axes"]))
+
+
+def covers(coords: Coords, shape: tuple[int, ...]) -> bool:
+    """Whether a loop over the dims in `coords` comes by every element of an array of that shape."""
+    dims = set()
+    for at, n in zip(coords, shape, strict=True):
+        if n == 1:
+            continue
+        atom, step = at.terms[0] if len(at.terms) == 1 else (None, 0)
+        if not isinstance(atom, Dim) or atom.extent != n or step != 1 or at.const or atom in dims:
+            return False
+        dims.add(atom)
+    return True
 
 
 def inputs_at(node: Node, coords: Coords) -> Iterator[tuple[Node, Coords]]:

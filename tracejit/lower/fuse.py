@@ -58,6 +58,10 @@ MOST_TERMS = 16
 ROW_BYTES = 256 * 1024
 # Scalar work on the parts of a concat from which they are computed apart.
 ASSEMBLE_COST = 40
+# Scalar work for each dim of a value that is put among others: to find out whether it is seen there.
+EMBED_COST = 6
+# A value that is put among others is computed apart if it costs more than this: all it reads would be guarded.
+GUARDED_COST = 16
 # With fewer rows than this, stages over long rows would leave threads idle.
 MIN_ROWS = 16
 SMALL = 32 * 1024  # elements: below, one thread does everything anyway
@@ -262,6 +266,7 @@ def place(graph: Graph) -> Placement:
         if is_scatter(node) and not placement.stored(v := node.inputs[1]) and 2 * v.type.size <= node.type.size:  # type: ignore[union-attr]
             if any(node.inputs[0] in n.inputs for n in placement.folded[v]):
                 placement.keep(v, "what it reads is updated by it; apart from that, the update can be done in place")
+    placement.embedded = {n.inputs[0] for n in graph.nodes if n.op.name == "embed"}
     placement.assembled = {n for n in roots if _is_assembled(n, placement)}
     demands: Demands = {n: set() for n in (*graph.inputs, *graph.nodes)}
     for node in reversed(graph.nodes):
@@ -289,6 +294,8 @@ def place(graph: Graph) -> Placement:
 def _is_assembled(node: Node, placement: Placement) -> bool:
     """Whether a concat is better computed over the space of its parts, which share what they have in common, than over
     its own, where each element would come from one of them under a guard."""
+    if node.op.name == "interleave":
+        return True
     if node.op.name != "concat" or any(i.shape != node.inputs[0].shape for i in node.inputs):
         return False
     parts = [i for i in dict.fromkeys(node.inputs) if not placement.stored(i)]
@@ -382,10 +389,20 @@ def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bo
     # Terms of a reduction that is written out are wanted in many places, but each of them once.
     places = min(places, -(-sum(prod(space) for space, _ in {w[:2] for w in wanted}) // node.type.size))  # type: ignore[union-attr]
     over_rows = any(_repeated_over_rows(*want) for want in wanted)
-    if places == 1 and not over_rows:
+    if places == 1 and not over_rows and node not in placement.embedded:
         return False
     cost = _cost(node, placement)
-    return (places - 1) * cost > REPEAT_LIMIT or (over_rows and cost > BROADCAST_COST)
+    if any(n.op.kind == "movement" for n in placement.folded[node]):  # a read for each place it reads
+        reads = sources(node, identity(node.shape), placement)
+        cost += len(reads) - len({n for n, _ in reads})
+    if node in placement.embedded and cost > GUARDED_COST:
+        return True
+    guards = EMBED_COST * sum(map(_dims_embedded, placement.folded[node])) if places > 1 else 0
+    return (places - 1) * (cost + guards) > REPEAT_LIMIT or (over_rows and cost > BROADCAST_COST)
+
+
+def _dims_embedded(node: Node) -> int:
+    return sum(n != m for n, m in zip(node.shape, node.inputs[0].shape)) if node.op.name == "embed" else 0
 
 
 def _repeats_in_kernels(node: Node, wanted: set[Want], placement: Placement) -> bool:
@@ -704,6 +721,7 @@ class _Lowering:
         if last > 0 and space[last] in FEW and last not in axes and (len(writer.space) - 1,) in writer.groups:
             if len(unit.folded) * space[last] <= KERNEL_COST:
                 launch = write(factors, True)[1]
+        self.placement.checked |= writer.proven
         return launch
 
     def _control(self, node: Node, results: list[int]) -> list[Step]:

@@ -22,11 +22,14 @@ from tracejit.lower import scalar
 from tracejit.lower.access import (
     Coords,
     Placement,
+    covers,
     folds,
     gather_coords,
     identity,
     is_scalar_constant,
     parts_of,
+    places_of,
+    places_of_parts,
     squeezed,
     terms_of,
 )
@@ -41,7 +44,7 @@ F32 = scalar.F32
 KEEP_COST = 8
 KEEP_BYTES = 32 * 1024
 NARROW = 8  # elements: a dim with fewer is no good for vectors
-ADJACENT = (1, 2, 3, 4)  # strides along vectors that are as good as adjacent
+ADJACENT = (1, 2, 3, 4, -1)  # strides along vectors that are as good as adjacent
 # Literals that stay in the code: others are slots.
 COMMON_LITERALS = frozenset((0, 1, -1, 2, -2, 0.5, -0.5))
 
@@ -137,10 +140,12 @@ class Writer:
         self.accumulators: list[Accumulator] = []
         self.stores: list[Store] = []
         self.checks: list[int] = []
+        self.proven: set[tuple[object, ...]] = set()  # `places_of` of which it checks every index
         self.nodes: dict[Node, None] = {}  # in the order they were first written
         self.carries: dict[tuple[Node, Coords], Any] = {}
         self.memo: dict[Any, dict[Node, Any]] = {}
         self.indices: dict[Index, Value] = {}
+        self.guards: dict[Guard, Value] = {}
         self.read_memo: dict[Any, int] = {}
         self.numbers: dict[Any, Value] = {}
         self.notes: dict[int, Note] = {}
@@ -185,15 +190,12 @@ class Writer:
                 self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
 
     def assemble(self, node: Node) -> None:
-        """Compute the parts of a concat, and put each in its place."""
-        axis, start = node.attrs["axis"], 0
+        """Compute the parts of a concat or an interleave, and put each in its place."""
         self.nodes[node] = None
-        for part in node.inputs:
+        for part, place in zip(node.inputs, places_of_parts(node), strict=True):
             for coords in self._copies(identity(part.shape)):
                 value = self.value(part, coords)
-                place = (*coords[:axis], coords[axis] + start, *coords[axis + 1:])
-                self.store(self.buffer_of[node], place, value, contiguous(node.shape))
-            start += part.shape[axis]
+                self.store(self.buffer_of[node], place(coords), value, contiguous(node.shape))
 
     def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int]) -> None:
         flat = address(coords, strides)
@@ -319,7 +321,7 @@ class Writer:
             self.builder.emit("running", values[0][2], [v for _, v, _, _ in values], (node.op.running,))
             for values in zip(*map(_parts, args), strict=True)
         ]
-        return parts[0] if len(parts) == 1 else Complex(*parts)
+        return self._noted(node, args, parts[0] if len(parts) == 1 else Complex(*parts))
 
     def _fold_few(self, node: Node, coords: Coords, mask: Value | None) -> Any:
         """A reduction of a few terms, written out."""
@@ -356,6 +358,11 @@ class Writer:
         return found
 
     def _guard(self, guard: Guard) -> Value:
+        if guard not in self.guards:
+            self.guards[guard] = self._tested(guard)
+        return self.guards[guard]
+
+    def _tested(self, guard: Guard) -> Value:
         low, high = guard.index.bounds
         at = self.index(guard.index)
         tests = []
@@ -367,16 +374,24 @@ class Writer:
 
     def _gathered(self, node: Node, coords: Coords, mask: Value | None) -> Any:
         x, *indices = node.inputs
-        positions: list[Value] = []
         index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
-        ok = mask
+        positions, ok = self._places(node, indices, index_coords, mask)
+        _, place = gather_coords(node, coords, [v.index for v in positions])
+        return self.value(x, place, ok)
+
+    def _places(
+        self, node: Node, indices: Sequence[Node], coords: Coords, mask: Value | None
+    ) -> tuple[list[Value], Value | None]:
+        """The run-time indices of a gather or scatter, counted from 0, and where all are in range (and the mask)."""
+        positions, ok = [], mask
         for i, axis in zip(indices, node.attrs["axes"], strict=True):
-            at, valid = self._checked(self.value(i, index_coords, mask), x.shape[axis], axis, node, mask)
+            at, valid = self._checked(self.value(i, coords, mask), node.inputs[0].shape[axis], axis, node, mask)
             positions.append(at)
             if valid is not None:
                 ok = valid if ok is None else ok & valid
-        _, place = gather_coords(node, coords, [v.index for v in positions])
-        return self.value(x, place, ok)
+        if mask is None and covers(coords, indices[0].shape):
+            self.proven.add(places_of(node))
+        return positions, ok
 
     def _checked(self, at: Value, extent: int, axis: int, node: Node, mask: Value | None) -> tuple[Value, Value | None]:
         """A run-time index counted from the end where negative, and where it is in range (None: unchecked)."""
@@ -386,6 +401,8 @@ class Writer:
         if not self.options.checks:
             return counted, None
         ok = (counted >= 0) & (counted < size)
+        if places_of(node) in self.placement.checked:
+            return counted, ok
         reported = ok if mask is None else ok | ~mask
         message = f"index {{value}} is out of bounds for axis {axis} with size {{extent}}"
         self.sites.append(CheckSite(message, node.where, extent))
@@ -766,12 +783,8 @@ def scatter(
     coords = identity(v.shape)
     value = update.value(v, coords)
     index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
-    positions, ok = [], None
-    for i, axis in zip(indices, node.attrs["axes"], strict=True):
-        at, valid = update._checked(update.value(i, index_coords), x.shape[axis], axis, node, None)
-        positions.append(at.index)
-        if valid is not None:
-            ok = valid if ok is None else ok & valid
+    at, ok = update._places(node, indices, index_coords, None)
+    positions = [v.index for v in at]
     _, target = gather_coords(node, coords, positions)
     flat = address(target, contiguous(x.shape))
     for part, value_part, dtype, scale in _parts(value):
@@ -787,4 +800,5 @@ def scatter(
             )
         )
     update.nodes.setdefault(node, None)
+    placement.checked |= update.proven
     return [copy.launch(), update.launch()]

@@ -13,10 +13,9 @@ Read next: `windows.py`.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,20 @@ from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import convert, numeric, primitive
 from tracejit.ops.linalg import product
-from tracejit.ops.movement import Ints, embed, joined, moved_axis, permuted, reshaped, window
+from tracejit.ops.movement import Ints, along, moved_axis, permuted, reshaped, window
 from tracejit.ops.reduction import sum as total
-from tracejit.ops.windows import Pairs, check_windows, padded, paddings, per_dim, positions, windows
+from tracejit.ops.windows import (
+    MOST_TAPS,
+    Pairs,
+    Reach,
+    check_windows,
+    padded,
+    paddings,
+    per_dim,
+    positions,
+    taps,
+    windows,
+)
 from tracejit.tensor import Tensor, apply
 
 EAGER_BYTES = 1 << 24  # of windows written out at once
@@ -129,71 +139,27 @@ def kernel_gradient(x: Tensor, g: Tensor, sizes: Ints, steps: Ints, pads: Pairs,
                                   "groups": groups})
 
 
-# -- the cotangent of what is convolved --------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """The positions rest, rest + step, ... of one dim: the taps that reach them, from which of the results on they are
-    reached, and how many results apart the taps are."""
-
-    taps: slice
-    count: int
-    start: int
-    apart: int
-
-    @classmethod
-    def of(cls, rest: int, size: int, step: int, low: int, dilation: int) -> _Phase:
-        # position u * step + rest takes result q by tap t where u * step + rest + low == q * step + t * dilation
-        common = math.gcd(step, dilation)
-        period, apart = step // common, dilation // common
-        first = next((t for t in range(min(period, size)) if (rest + low - t * dilation) % step == 0), size)
-        count = len(range(first, size, period))
-        start = (rest + low - first * dilation) // step - (count - 1) * apart
-        return cls(slice(first, size, period), count, start, apart)
-
-
 def input_gradient(g: Tensor, k: Tensor, extents: Ints, steps: Ints, pads: Pairs, dilations: Ints,
                    groups: int) -> Tensor:
-    """The cotangent of what is convolved, whose dims have `extents`: convolutions of g with the kernel turned round.
-    Positions that are a step apart are reached by the same taps of the kernel: a convolution for each such set."""
+    """The cotangent of what is convolved, whose dims have `extents`: convolutions of g with the kernel turned round,
+    one for each set of positions that the same taps of the kernel reach."""
     rank, (*sizes, inputs, outputs) = len(extents), k.shape
     turned = reshaped(k, (*sizes, inputs, groups, outputs // groups))
     turned = permuted(turned, (*range(rank), rank + 2, rank + 1, rank))
     turned = reshaped(turned, (*sizes, outputs // groups, groups * inputs))
-    phases = [[_Phase.of(rest, size, step, low, dilation) for rest in range(step)]
-              for size, step, (low, _), dilation in zip(sizes, steps, pads, dilations)]
-    counts = tuple(-(-n // step) for n, step in zip(extents, steps))
-    lows = [min(p.start for p in of) for of in phases]
-    highs = [max(p.start + n + (p.count - 1) * p.apart for p in of) for of, n in zip(phases, counts)]
-    around = _stretched(g, lows, highs)
+    reach = Reach.of(extents, tuple(sizes), steps, pads, dilations)
+    around = reach.around(g)
     found = []
-    for chosen in itertools.product(*phases):
-        if any(p.count == 0 for p in chosen):
-            found.append(core.full(0, (g.shape[0], *counts, groups * inputs), g.dtype))
+    for chosen in reach.sets:
+        if any(s.count == 0 for s in chosen):
+            found.append(core.full(0, (g.shape[0], *reach.counts, groups * inputs), g.dtype))
             continue
-        lengths = tuple(n + (p.count - 1) * p.apart for n, p in zip(counts, chosen))
-        seen = window(around, (0, *(p.start - low for p, low in zip(chosen, lows)), 0),
-                      (g.shape[0], *lengths, outputs))
-        part = window(turned, (*(p.taps.start + (p.count - 1) * p.taps.step for p in chosen), 0, 0),
-                      (*(p.count for p in chosen), *turned.shape[-2:]), (*(-p.taps.step for p in chosen), 1, 1))
-        found.append(convolution(seen, part, (1,) * rank, ((0, 0),) * rank, tuple(p.apart for p in chosen), groups))
-    if len(found) == 1:
-        return found[0]
-    side_by_side = joined([reshaped(t, (1, *t.shape)) for t in found], 0)
-    apart = reshaped(side_by_side, (*steps, *found[0].shape))
-    order = (rank, *(axis for d in range(rank) for axis in (rank + 1 + d, d)), 2 * rank + 1)
-    whole = reshaped(permuted(apart, order), (g.shape[0], *(n * step for n, step in zip(counts, steps)),
-                                              groups * inputs))
-    return window(whole, (0,) * (rank + 2), (g.shape[0], *extents, groups * inputs))
-
-
-def _stretched(t: Tensor, lows: Sequence[int], highs: Sequence[int]) -> Tensor:
-    """The positions from `lows` up to `highs` of the dims between first and last; zeros where t has none."""
-    starts = [min(max(low, 0), n) for low, n in zip(lows, t.shape[1:-1])]
-    sizes = [max(min(high, n) - start, 0) for high, n, start in zip(highs, t.shape[1:-1], starts)]
-    inner = window(t, (0, *starts, 0), (t.shape[0], *sizes, t.shape[-1]))
-    lengths = [max(high - low, 0) for low, high in zip(lows, highs)]
-    ahead = [min(start - low, n) for start, low, n in zip(starts, lows, lengths)]
-    return embed(inner, (t.shape[0], *lengths, t.shape[-1]), (0, *ahead, 0))
+        seen = reach.seen(around, [s.start - (s.count - 1) * s.apart for s in chosen],
+                          [n + (s.count - 1) * s.apart for n, s in zip(reach.counts, chosen)])
+        part = window(turned, (*(s.tap(s.count - 1) for s in chosen), 0, 0),
+                      (*(s.count for s in chosen), *turned.shape[-2:]), (*(-s.period for s in chosen), 1, 1))
+        found.append(convolution(seen, part, (1,) * rank, ((0, 0),) * rank, tuple(s.apart for s in chosen), groups))
+    return reach.whole(found)
 
 
 def _conj(t: Tensor) -> Tensor:
@@ -457,7 +423,10 @@ def _depthwise(name: str, rank: int, x: Any, kernel: Any, strides: Any, padding:
                          f"is for {channels}")
     pads = paddings(name, padding, t.shape[1:-1], tuple(sizes), steps, dilations)
     check_windows(name, t.shape, 1, tuple(sizes), dilations, pads)
-    seen = windows(padded(t, 1, pads), 1, tuple(sizes), steps, dilations)
+    t = padded(t, 1, pads)
+    if math.prod(sizes) <= MOST_TAPS and k.size:
+        return core.cast(_depthwise_by_taps(t, k, steps, dilations), dtype)
+    seen = windows(t, 1, tuple(sizes), steps, dilations)
     counts = seen.shape[1: rank + 1]
     taps = range(rank + 2, 2 * rank + 2)
     seen = permuted(seen, (*range(rank + 1), *taps, rank + 1))
@@ -466,6 +435,19 @@ def _depthwise(name: str, rank: int, x: Any, kernel: Any, strides: Any, padding:
     summed = total(each * core.broadcast_to(k, shape), axis=tuple(range(rank + 1, 2 * rank + 1)),  # type: ignore[operator]
                    dtype=t.dtype)
     return core.cast(reshaped(summed, (t.shape[0], *counts, channels * multiplier)), dtype)
+
+
+def _depthwise_by_taps(t: Tensor, k: Tensor, steps: Ints, dilations: Ints) -> Tensor:
+    """As a sum of the taps of windows times a row of the kernel each."""
+    *sizes, channels, multiplier = k.shape
+    rows = reshaped(k, (math.prod(sizes), channels, multiplier))
+    found = []
+    for n, each in enumerate(taps(t, 1, tuple(sizes), steps, dilations)):
+        row, shape = along(rows, 0, n, 1), (*each.shape, multiplier)
+        many = core.broadcast_to(reshaped(each, (*each.shape, 1)), shape)
+        found.append(many * core.broadcast_to(reshaped(row, row.shape[1:]), shape))  # type: ignore[operator]
+    summed = reduce(ew.add, found)
+    return reshaped(summed, (*summed.shape[:-2], channels * multiplier))
 
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose", "conv1d_transpose", "conv2d_transpose", "conv3d_transpose",

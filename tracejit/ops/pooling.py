@@ -7,18 +7,34 @@ one kernel, its gradient another.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.ir import Op, Type
 from tracejit.ops import core
-from tracejit.ops.core import strong
-from tracejit.ops.movement import Ints, reshaped
+from tracejit.ops import elementwise as ew
+from tracejit.ops.comparison import equal
+from tracejit.ops.core import primitive, strong
+from tracejit.ops.movement import Ints, reshaped, window
 from tracejit.ops.reduction import max as largest
 from tracejit.ops.reduction import sum as total
-from tracejit.ops.windows import Pairs, check_windows, padded, paddings, per_dim, positions, windows
-from tracejit.tensor import Tensor
+from tracejit.ops.windows import (
+    MOST_TAPS,
+    Pairs,
+    Reach,
+    check_windows,
+    padded,
+    paddings,
+    per_dim,
+    positions,
+    taps,
+    windows,
+)
+from tracejit.tensor import Tensor, apply, recording, taping, wrap
 
 
 def _described(name: str, rank: int, x: Any, size: Any, strides: Any, padding: Any) -> tuple[Tensor, Ints, Ints, Pairs]:
@@ -40,17 +56,97 @@ def _inner(rank: int) -> Ints:
     return tuple(range(rank + 2, 2 * rank + 2))
 
 
+def _lowest(dtype: np.dtype) -> bool | int | float:
+    return -math.inf if dtype.kind == "f" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
+
+
+# -- primitives: a gradient goes back window by window -----------------------------------------------------------------
+def _infer(x: Type, *, sizes: Ints, steps: Ints, pads: Pairs) -> Type:
+    if not len(sizes) == len(steps) == len(pads) == x.ndim - 2 or x.dtype.kind == "c":
+        raise ValueError(f"pooling: windows {sizes} do not go over {x!r}")
+    extents = [n + low + high for n, (low, high) in zip(x.shape[1:-1], pads)]
+    return Type((x.shape[0], *(positions(*of, 1) for of in zip(extents, sizes, steps)), x.shape[-1]), x.dtype)
+
+
+def _reach(x: Tensor, sizes: Ints, steps: Ints, pads: Pairs) -> Reach:
+    return Reach.of(x.shape[1:-1], sizes, steps, pads, (1,) * len(sizes))
+
+
+def _eagerly(function: Callable[..., Tensor]) -> Callable[..., np.ndarray]:
+    def eager(x: np.ndarray, **attrs: Any) -> np.ndarray:
+        with recording(None), taping(()):
+            return np.asarray(function(wrap(x), **attrs)._value)
+
+    return eager
+
+
+def _sum_of_taps(x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> Tensor:
+    return reduce(ew.add, taps(padded(x, 1, pads), 1, sizes, steps, (1,) * len(sizes)))
+
+
+def _sum_vjp(g: Tensor, y: Tensor, x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> tuple[Tensor]:
+    return (_reach(x, sizes, steps, pads).summed([g], lambda rests, terms: terms[0]),)
+
+
+SUM_POOL = primitive("sum_pool", "library", infer=_infer, eager=_eagerly(_sum_of_taps), vjp=_sum_vjp,
+                     jvp=lambda tangents, y, x, **attrs: apply(SUM_POOL, tangents, attrs),
+                     doc="The sum of each window; there are zeros around x.")
+
+
+def _max_taps(x: Tensor, sizes: Ints, steps: Ints, pads: Pairs) -> list[Tensor]:
+    return taps(padded(x, 1, pads, _lowest(x.dtype)), 1, sizes, steps, (1,) * len(sizes))
+
+
+def _largest_of_taps(x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> Tensor:
+    return reduce(ew.maximum, _max_taps(x, sizes, steps, pads))
+
+
+def _max_vjp(g: Tensor, y: Tensor, x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> tuple[Tensor]:
+    share = g / reduce(ew.add, [core.cast(equal(t, y), x.dtype)  # type: ignore[operator]
+                                for t in _max_taps(x, sizes, steps, pads)])
+    reach = _reach(x, sizes, steps, pads)
+    full = tuple(n * step for n, step in zip(reach.counts, steps))
+    wide = padded(x, 1, tuple((0, n - m) for n, m in zip(full, x.shape[1:-1])))
+
+    def term(rests: Ints, terms: list[Tensor]) -> Tensor:
+        largest, share = terms
+        here = window(wide, (0, *rests, 0), largest.shape, (1, *steps, 1)) if largest.size else largest
+        return ew.where(equal(here, largest), share, 0)
+
+    return (reach.summed([y, share], term),)
+
+
+def _max_jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> Tensor:
+    ties = [equal(t, y) for t in _max_taps(x, sizes, steps, pads)]
+    moved = taps(padded(tangents[0], 1, pads), 1, sizes, steps, (1,) * len(sizes))
+    count = reduce(ew.add, [core.cast(t, x.dtype) for t in ties])
+    return reduce(ew.add, [ew.where(t, d, 0) for t, d in zip(ties, moved)]) / count  # type: ignore[operator]
+
+
+MAX_POOL = primitive("max_pool", "library", infer=_infer, eager=_eagerly(_largest_of_taps), vjp=_max_vjp, jvp=_max_jvp,
+                     doc="The largest element of each window; nothing around x is.")
+written_out: dict[str, Callable[..., Tensor]] = {SUM_POOL.name: _sum_of_taps, MAX_POOL.name: _largest_of_taps}
+
+
+# -- what users call ---------------------------------------------------------------------------------------------------
+def _pooled(op: Op, fold: Callable[..., Tensor], around: Any, t: Tensor, sizes: Ints, steps: Ints,
+            pads: Pairs) -> Tensor:
+    """By the op if the elements of a window are few, as a reduction over windows if they are many."""
+    if math.prod(sizes) <= MOST_TAPS:
+        return apply(op, (t,), {"sizes": sizes, "steps": steps, "pads": pads})
+    return fold(windows(padded(t, 1, pads, around), 1, sizes, steps, (1,) * len(sizes)), axis=_inner(len(sizes)))
+
+
 def _max_pool(name: str, rank: int, x: Any, size: Any, strides: Any, padding: Any) -> Tensor:
     t, sizes, steps, pads = _described(name, rank, x, size, strides, padding)
-    lowest = -math.inf if t.dtype.kind == "f" else False if t.dtype.kind == "b" else int(np.iinfo(t.dtype).min)
-    return largest(windows(padded(t, 1, pads, lowest), 1, sizes, steps, (1,) * rank), axis=_inner(rank))
+    return _pooled(MAX_POOL, largest, _lowest(t.dtype), t, sizes, steps, pads)
 
 
 def _avg_pool(name: str, rank: int, x: Any, size: Any, strides: Any, padding: Any) -> Tensor:
     t, sizes, steps, pads = _described(name, rank, x, size, strides, padding)
     dtype = dtypes.to_float(t.dtype)
     t = core.cast(t, dtypes.float32 if dtype == dtypes.float16 else dtype)
-    summed = total(windows(padded(t, 1, pads), 1, sizes, steps, (1,) * rank), axis=_inner(rank))
+    summed = _pooled(SUM_POOL, total, 0, t, sizes, steps, pads)
     if not any(low or high for low, high in pads):
         return core.cast(summed / math.prod(sizes), dtype)  # type: ignore[operator]
     for d, (n, size, step, pair) in enumerate(zip(t.shape[1:-1], sizes, steps, pads)):

@@ -1,18 +1,23 @@
-"""Windows that move over dims, for convolutions and pooling: two movement ops, each the transpose of the other.
+"""Windows that move over dims, for convolutions and pooling.
 
 In: tensors. Out: `windows`, every window of a tensor side by side, as a view in eager code and as an index map in
-kernels: nothing is copied. Its transpose adds up, at each position, what the windows over it hold; it comes from the
-ops' own rules.
+kernels: nothing is copied; `taps`, the same one element of the windows after the other; `Reach`, which windows are over
+which positions, for what goes back from windows to positions. Movement ops:
 
-    shear     y[q, t] = x[q * step + t * dilation, t]
-    unshear   the transpose: y[p, t] = x[q, t] where p = q * step + t * dilation, 0 where there is no such q
+    shear        y[q, t] = x[q * step + t * dilation, t]
+    unshear      its transpose: y[p, t] = x[q, t] where p = q * step + t * dilation, 0 where there is no such q
+    interleave   y[u * step + k] = xs[k][u]
 
 Read next: `convolution.py`, `pooling.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,11 +26,13 @@ from tracejit.dims import integer
 from tracejit.ir import Type
 from tracejit.lower.index import Guard, Index, Part
 from tracejit.ops import core
+from tracejit.ops import elementwise as ew
 from tracejit.ops.core import primitive
 from tracejit.ops.movement import Ints, embed, permuted, reshaped, window
 from tracejit.tensor import Tensor, apply
 
 Pairs = tuple[tuple[int, int], ...]
+MOST_TAPS = 32  # elements of a window up to which code that names each of them is better than a loop
 
 
 # -- the ops -----------------------------------------------------------------------------------------------------------
@@ -126,6 +133,43 @@ UNSHEAR = primitive("unshear", "movement", infer=_unshear_infer, eager=_unshear_
                     doc="The transpose of shear: y[q * step + t * dilation, t] = x[q, t], zeros elsewhere.")
 
 
+# -- tensors between each other ----------------------------------------------------------------------------------------
+def _interleave_infer(*xs: Type, steps: Ints) -> Type:
+    first = xs[0] if xs else None
+    if first is None or len(xs) != math.prod(steps) or len(steps) != first.ndim or any(x != first for x in xs):
+        raise ValueError(f"interleave: {len(xs)} tensors of types {xs} do not go into steps {steps}")
+    return Type(tuple(n * step for n, step in zip(first.shape, steps)), first.dtype)
+
+
+def _interleave_eager(*xs: np.ndarray, steps: Ints) -> np.ndarray:
+    out = np.empty(tuple(n * step for n, step in zip(xs[0].shape, steps)), xs[0].dtype)
+    for x, starts in zip(xs, itertools.product(*map(range, steps))):
+        out[tuple(slice(start, None, step) for start, step in zip(starts, steps))] = x
+    return out
+
+
+def _interleave_index(coords: Sequence[Index], types: Sequence[Type], *, steps: Ints) -> list[Part]:
+    at = tuple(c // step for c, step in zip(coords, steps))
+    return [Part(k, at, tuple(Guard(c % step, start, start + 1)
+                              for c, step, start in zip(coords, steps, starts) if step > 1))
+            for k, starts in enumerate(itertools.product(*map(range, steps)))]
+
+
+def _interleave_transpose(g: Tensor, *xs: Type, steps: Ints) -> tuple[Tensor, ...]:
+    return tuple(window(g, starts, xs[0].shape, steps) if xs[0].size else reshaped(g, xs[0].shape)
+                 for starts in itertools.product(*map(range, steps)))
+
+
+INTERLEAVE = primitive("interleave", "movement", infer=_interleave_infer, eager=_interleave_eager,
+                       index=_interleave_index, transpose=_interleave_transpose,
+                       doc="Along each dim, elements of `steps` tensors in turn: y[u * step + k] = xs[k][u].")
+
+
+def interleaved(ts: Sequence[Tensor], steps: Ints) -> Tensor:
+    """Tensors of one type, one element of each in turn along every dim; the last dim's step counts fastest."""
+    return ts[0] if len(ts) == 1 else apply(INTERLEAVE, ts, {"steps": steps})
+
+
 # -- windows of a tensor -----------------------------------------------------------------------------------------------
 def windows(t: Tensor, first: int, sizes: Ints, steps: Ints, dilations: Ints) -> Tensor:
     """Every window of `t` that lies within it along the dims from `first` on, one for each of `sizes`.
@@ -150,10 +194,102 @@ def windows(t: Tensor, first: int, sizes: Ints, steps: Ints, dilations: Ints) ->
                                       "dilations": dilations})
 
 
+def taps(t: Tensor, first: int, sizes: Ints, steps: Ints, dilations: Ints) -> list[Tensor]:
+    """The elements of `windows` one by one: for each place in a window, in row-major order, what all windows have
+    there."""
+    end = (0,) * (t.ndim - first - len(sizes))
+    counts = tuple(positions(*of) for of in zip(t.shape[first:], sizes, steps, dilations))
+    shape = (*t.shape[:first], *counts, *t.shape[first + len(sizes):])
+    return [window(t, (*(0,) * first, *(k * dilation for k, dilation in zip(tap, dilations)), *end), shape,
+                   (*(1,) * first, *steps, *(1,) * len(end)))
+            for tap in itertools.product(*map(range, sizes))]
+
+
 def positions(extent: int, size: int, step: int, dilation: int) -> int:
     """How many windows lie within `extent`."""
     reach = (size - 1) * dilation + 1
     return (extent - reach) // step + 1 if extent >= reach else 0
+
+
+# -- from windows back to what they are over ---------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The taps that reach the positions `rest`, rest + step, ... of one dim: every `period`-th from the first, `count`
+    of them. Tap number i of these reaches position u * step + rest in window u + start - i * apart."""
+
+    rest: int
+    first: int
+    period: int
+    count: int
+    start: int
+    apart: int
+
+    @classmethod
+    def of(cls, rest: int, size: int, step: int, low: int, dilation: int) -> Taps:
+        # u * step + rest + low == q * step + tap * dilation, for window q
+        common = math.gcd(step, dilation)
+        period = step // common
+        first = next((t for t in range(min(period, size)) if (rest + low - t * dilation) % step == 0), size)
+        start = (rest + low - first * dilation) // step
+        return cls(rest, first, period, len(range(first, size, period)), start, dilation // common)
+
+    def tap(self, i: int) -> int:
+        return self.first + i * self.period
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which windows are over which positions of dims of `extents`. `sets`: for each set of positions that are a step
+    apart the taps that reach them, a `Taps` for each dim; in each set there are `counts` positions. lows, highs: the
+    windows that all of these together ask for, some of which do not exist."""
+
+    extents: Ints
+    steps: Ints
+    counts: Ints
+    sets: tuple[tuple[Taps, ...], ...]
+    lows: Ints
+    highs: Ints
+
+    @classmethod
+    def of(cls, extents: Ints, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints) -> Reach:
+        of_dims = [[Taps.of(rest, size, step, low, dilation) for rest in range(step)]
+                   for size, step, (low, _), dilation in zip(sizes, steps, pads, dilations)]
+        counts = tuple(-(-n // step) for n, step in zip(extents, steps))
+        lows = tuple(min(t.start - max(t.count - 1, 0) * t.apart for t in each) for each in of_dims)
+        highs = tuple(max(t.start for t in each) + n for each, n in zip(of_dims, counts))
+        return cls(extents, steps, counts, tuple(itertools.product(*of_dims)), lows, highs)
+
+    def around(self, t: Tensor) -> Tensor:
+        """What there is for each window, `[batch, *windows, channels]`, from `lows` to `highs`; 0 where none is."""
+        starts = [min(max(low, 0), n) for low, n in zip(self.lows, t.shape[1:-1])]
+        sizes = [max(min(high, n) - start, 0) for high, n, start in zip(self.highs, t.shape[1:-1], starts)]
+        inner = window(t, (0, *starts, 0), (t.shape[0], *sizes, t.shape[-1]))
+        lengths = [max(high - low, 0) for low, high in zip(self.lows, self.highs)]
+        ahead = [min(start - low, n) for start, low, n in zip(starts, self.lows, lengths)]
+        return embed(inner, (t.shape[0], *lengths, t.shape[-1]), (0, *ahead, 0))
+
+    def seen(self, around: Tensor, starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """A part of `around`: so many windows from these on."""
+        return window(around, (0, *(start - low for start, low in zip(starts, self.lows)), 0),
+                      (around.shape[0], *lengths, around.shape[-1]))
+
+    def whole(self, found: Sequence[Tensor]) -> Tensor:
+        """Tensors for all positions from those for each set."""
+        out = interleaved(found, (1, *self.steps, 1))
+        return window(out, (0,) * out.ndim, (out.shape[0], *self.extents, out.shape[-1]))
+
+    def summed(self, terms: Sequence[Tensor], term: Callable[[Ints, list[Tensor]], Tensor]) -> Tensor:
+        """At each position the sum over the windows over it. terms: what there is for each window; term(rests, terms)
+        gives the term of windows at the positions `rests`, rests + steps, ..."""
+        around, found = [self.around(t) for t in terms], []
+        for chosen in self.sets:
+            rests = tuple(s.rest for s in chosen)
+            parts = [term(rests, [self.seen(t, [s.start - i * s.apart for s, i in zip(chosen, each)], self.counts)
+                                  for t in around])
+                     for each in itertools.product(*(range(s.count) for s in chosen))]
+            nothing = core.full(0, (around[0].shape[0], *self.counts, around[0].shape[-1]), around[0].dtype)
+            found.append(reduce(ew.add, parts) if parts else nothing)
+        return self.whole(found)
 
 
 # -- what users say about windows --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 from tracejit.ir import Graph, Node
 from tracejit.ops.convolution import as_product
+from tracejit.ops.pooling import written_out
 from tracejit.tensor import evaluate
 from tracejit.trace.tracer import rewrite
 
@@ -31,12 +32,13 @@ def _body(node: Node, args: list[Any]) -> tuple[Any, ...]:
     return tuple(evaluate(node.attrs["body"], args, _rule))
 
 
+_MADE = {**as_product, **written_out}
 _MARKS = {
     "identity": lambda node, args: args[0],
     "stop_gradient": lambda node, args: args[0],
     "custom_gradient": lambda node, args: tuple(args[: node.attrs["results"]]),
     "checkpoint": _body,
-    **dict.fromkeys(as_product, lambda node, args: as_product[node.op.name](*args, **node.attrs)),
+    **dict.fromkeys(_MADE, lambda node, args: _MADE[node.op.name](*args, **node.attrs)),
 }
 
 
