@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracejit as tj
-from tracejit.trace.captures import Reach, snapshot
+from tracejit.trace.captures import Reach, _Places, snapshot
 
 K: dict[str, Any] = {"s": 3.0, "deep": {"list": [1.0, 2.0]}}
 SCALE = 2.0
@@ -614,3 +614,30 @@ def test_what_is_reached_through_weak_references() -> None:
     gc.collect()
     with pytest.raises(AttributeError):
         f(x())
+
+
+def test_what_expressions_have_in_common_is_worked_out_once() -> None:
+    codes = ["g0['m'].layers[0].kernel", "g0['m'].layers[0].bias", "g0['m'].layers[1].kernel", "g0['m'].layers",
+             "type(g0['m'])", "a0().x['k'].y", "a0().x['k'].z", "g1['it\\'s'].y"]  # fmt: skip
+    places = _Places(codes)
+    assert places.lines == [
+        "        _v0 = a0().x['k']", "        _v1 = g0['m'].layers", "        _v2 = _v1[0]",
+    ]  # fmt: skip
+    assert [places.short(c) for c in codes] == [
+        "_v2.kernel", "_v2.bias", "_v1[1].kernel", "_v1", "type(g0['m'])", "_v0.y", "_v0.z", "g1['it\\'s'].y",
+    ]  # fmt: skip
+    m = types.SimpleNamespace(layers=[types.SimpleNamespace(kernel=1, bias=2), types.SimpleNamespace(kernel=3)])
+    space = {"g0": {"m": m}, "a0": lambda: types.SimpleNamespace(x={"k": types.SimpleNamespace(y=4, z=5)})}
+    exec("\n".join(line.strip() for line in places.lines), space)
+    for code in codes[:-1]:
+        assert eval(places.short(code), space) == eval(code, space)
+
+
+def test_a_deep_model_is_followed_to_its_end() -> None:
+    model = tj.Sequential([tj.layers.Rescaling(1.0) for _ in range(250)])
+    f = tj.function(lambda x: model(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(f(x()), ones())
+    model.layers[249].scale = 2.0
+    same(f(x()), 2 * ones())

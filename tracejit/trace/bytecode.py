@@ -50,7 +50,7 @@ from tracejit.trace.reading import (
     union,
 )
 
-MAX_CODES = 2000  # code objects walked for one function
+MAX_CODES = 20_000  # walks of code for one function; a layer of a model takes about ten
 _MISSING = object()
 
 
@@ -416,6 +416,13 @@ def _call_of(cls: type) -> Any:
     return next((c.__dict__["__call__"] for c in cls.__mro__ if "__call__" in c.__dict__), None)
 
 
+@functools.lru_cache(4096)
+def _instructions(code: types.CodeType) -> tuple[list[dis.Instruction], bool]:
+    """The instructions of a code object, and whether there are loops."""
+    found = list(dis.get_instructions(code))
+    return found, any("JUMP_BACKWARD" in i.opname for i in found)
+
+
 class _Walk:
     """One code object, instruction by instruction."""
 
@@ -427,8 +434,8 @@ class _Walk:
         self.line = code.co_firstlineno
 
     def run(self) -> Value:
-        instructions = list(dis.get_instructions(self.code))
-        for _ in range(2 if any("JUMP_BACKWARD" in i.opname for i in instructions) else 1):  # names set later in a loop
+        instructions, loops = _instructions(self.code)
+        for _ in range(2 if loops else 1):  # names set later in a loop
             at_label: dict[int, list[Value]] = {}
             self.stack, falls = [], True
             for i in instructions:

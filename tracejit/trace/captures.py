@@ -216,36 +216,40 @@ class Watch:
         names: dict[str, Any] = {"differs": _differs, "snapshot": snapshot, "contents": contents, "MISSING": _MISSING}
         self._checks: list[tuple[str, str, Any]] = []  # expression, how it is compared, value
         lines: list[str] = []
+        owners = [owner for owner, _, _ in reading.absent.values()]
+        paths = [h for h in hidden if isinstance(h, str)]
+        places = _Places([*plain, *snapshots, *arrays, *owners, *same, *same.values(), *paths])
+        at = places.short
         for k, (code, value) in enumerate(plain.items()):
             names[f"_p{k}"] = value
             self._checks.append((code, "plain", value))
-            lines += [f"        if (v := {code}) is not _p{k} and differs(v, _p{k}): return None"]
+            lines += [f"        if (v := {at(code)}) is not _p{k} and differs(v, _p{k}): return None"]
         for k, (code, value) in enumerate(snapshots.items()):
             names[f"_s{k}"] = value
             self._checks.append((code, "whole", value))
             held = reading.whole[code].value
             if _never_changes(held):  # mostly it is the same object, which says enough
                 names[f"_o{k}"] = held
-                lines += [f"        if (v := {code}) is not _o{k} and snapshot(v) != _s{k}: return None"]
+                lines += [f"        if (v := {at(code)}) is not _o{k} and snapshot(v) != _s{k}: return None"]
             else:
-                lines += [f"        if snapshot({code}) != _s{k}: return None"]
+                lines += [f"        if snapshot({at(code)}) != _s{k}: return None"]
         for k, (code, value) in enumerate(arrays.items()):
             names[f"_a{k}"] = value
             self._checks.append((code, "contents", value))
-            lines += [f"        if contents({code}) != _a{k}: return None"]
+            lines += [f"        if contents({at(code)}) != _a{k}: return None"]
         for owner, name, label in reading.absent.values():
             self._checks.append((f"getattr({owner}, {name!r}, MISSING)", "absent", label))
-            lines += [f"        if getattr({owner}, {name!r}, MISSING) is not MISSING: return None"]
+            lines += [f"        if getattr({at(owner)}, {name!r}, MISSING) is not MISSING: return None"]
         for code, other in same.items():  # two places that hold one handle
             self._checks.append((f"{code} is {other}", "same", labels.get(code, code)))
-            lines += [f"        if {code} is not {other}: return None"]
+            lines += [f"        if {at(code)} is not {at(other)}: return None"]
         fixed, handles = [], []
         for k, h in enumerate(hidden):
             if not isinstance(h, str):
                 names[f"_h{k}"] = h
                 fixed.append(h)
-            handles.append(h if isinstance(h, str) else f"_h{k}")
-        used = set(_IDENTIFIER.findall("\n".join([*lines, *handles])))
+            handles.append(at(h) if isinstance(h, str) else f"_h{k}")
+        used = set(_IDENTIFIER.findall("\n".join([*places.lines, *lines, *handles])))
         names.update({n: v for n, v in reading.roots.items() if n in used})
         self._names = names
         if not lines and len(fixed) == len(hidden):
@@ -258,6 +262,7 @@ class Watch:
             [
                 "def read(S):",
                 "    try:",
+                *places.lines,
                 *lines,
                 f"        return [{', '.join(handles)}]",
                 "    except Exception: return None",
@@ -289,6 +294,42 @@ class Watch:
 def _never_changes(x: Any) -> bool:
     """Whether a container is a tuple of numbers, strings and such tuples."""
     return x.__class__ is tuple and all(isinstance(e, PLAIN) or _never_changes(e) for e in x)
+
+
+class _Places:
+    """Expressions that begin alike (`model.layers[3].kernel`, `model.layers[3].bias`): the part in common is worked out
+    once. `lines` do that, `short` is what an expression becomes after them."""
+
+    _PATH = re.compile(r"(\w+(?:\(\))?)((?:\.\w+|\[\d+\]|\['[^'\\]*'\])*)")
+    _STEP = re.compile(r"\.\w+|\[\d+\]|\['[^'\\]*'\]")
+
+    def __init__(self, codes: Sequence[str]):
+        followers: dict[str, set[str]] = {}  # by beginning: what comes next
+        for code in codes:
+            parts = self._parts(code)
+            for k in range(1, len(parts)):
+                followers.setdefault("".join(parts[:k]), set()).add(parts[k])
+        whole = set(codes)
+        shared = [c for c, after in followers.items() if len(after) + (c in whole) > 1 and len(self._parts(c)) > 1]
+        self._names: dict[str, str] = {}
+        self.lines: list[str] = []
+        for code in sorted(shared, key=len):
+            short = self.short(code)
+            self._names[code] = f"_v{len(self._names)}"
+            self.lines.append(f"        {self._names[code]} = {short}")
+
+    def _parts(self, code: str) -> list[str]:
+        found = self._PATH.fullmatch(code)
+        return [code] if found is None else [found[1], *self._STEP.findall(found[2])]
+
+    def short(self, code: str) -> str:
+        """The expression, in terms of what has been worked out."""
+        parts = self._parts(code)
+        for k in range(len(parts), 1, -1):
+            name = self._names.get("".join(parts[:k]))
+            if name is not None:
+                return name + "".join(parts[k:])
+        return code
 
 
 def members(x: Any) -> list[Any]:
