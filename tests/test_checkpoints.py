@@ -129,7 +129,7 @@ def test_models_and_optimizers_go_on_exactly(tmp_path: Path) -> None:
     x, y = tj.random.normal((64, 4)), tj.cast(tj.random.uniform((64,)) * 3, tj.int64)
 
     def made() -> tuple[Any, Any, Any]:
-        model = tj.Sequential([tj.layers.Dense(8, activation="relu"), tj.layers.Dropout(0.3), tj.layers.Dense(3)])
+        model = tj.Sequential([tj.layers.Dropout(0.3), tj.layers.Dense(3)])
         optimizer = tj.optimizers.Adam(0.01)
         loss_of = tj.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -279,6 +279,8 @@ def test_a_failure_at_any_call_to_the_system_leaves_a_whole_save(tmp_path: Path,
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits() -> None:
     """A few kills here; tests/killed_run.py does fifty."""
     command = [sys.executable, str(ROOT / "tests" / "killed_run.py"), "--kills", "3"]
-    paths = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEJIT_CHECK": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=paths)
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEJIT_CHECK": "0"}
+    if os.path.isdir("/dev/shm"):  # files in memory: a killed process needs no more
+        settings["TMPDIR"] = "/dev/shm"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=settings)
     assert done.returncode == 0 and "the same bits" in done.stdout, done.stdout + done.stderr
