@@ -54,6 +54,7 @@ from tracejit.trace.passes.fission import fission
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.lanes import lanes
 from tracejit.trace.passes.roll import roll
+from tracejit.trace.passes.running import running
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
 from tracejit.trace.runner import Pass, run
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (
-    roll, control, dissolve, batch, fold, simplify, vectors, cse, settle, control, fission, lanes, dce
+    roll, control, dissolve, batch, running, fold, simplify, vectors, cse, settle, control, fission, lanes, dce
 )
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 

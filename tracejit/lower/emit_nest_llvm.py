@@ -377,7 +377,9 @@ class Nest:
         moved = args[0] if args else None
         if moved is not None and not is_vector(moved):  # the same for all lanes: still a walk along the access
             pointer, moved = self.e.at(pointer, moved, dtype), None
-        if mask is not None and moved is None and stride == "1":
+        if stride == "-1" and moved is None:
+            pointer = self.e.at(pointer, self.num(1 - self.lanes), dtype)
+        if mask is not None and moved is None and stride in ("1", "-1"):
             # An address far outside costs dear even where no lane is on.
             pointer = self.b.select(self.e.any_lane(mask), pointer, self.e.zeros())
             mask = mask if is_vector(mask) else None
@@ -387,6 +389,8 @@ class Nest:
         if moved is None:
             if stride == "1":
                 return self.e.load(pointer, dtype, mask)
+            if stride == "-1":
+                return self.e.reversed(self.e.load(pointer, dtype, None if mask is None else self.e.reversed(mask)))
             if stride in SPREAD and mask is None:
                 return self.e.load_spread(pointer, dtype, int(stride))
         index = self._lane_offsets(access)
@@ -509,6 +513,10 @@ class Nest:
             self.e.store_streaming(value, pointer, dtype, min(self.width, self.lanes * dtype.itemsize))
         elif stride == "1":
             self.e.store(value, pointer, dtype, mask)
+        elif stride == "-1":
+            pointer = self.e.at(pointer, self.num(1 - self.lanes), dtype)
+            back = self.e.reversed(self.e.splat(value))
+            self.e.store(back, pointer, dtype, None if mask is None else self.e.reversed(self.e.splat(mask)))
         elif stride in SPREAD and mask is None:
             self.e.store_spread(value, pointer, dtype, int(stride))
         else:

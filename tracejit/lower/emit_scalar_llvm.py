@@ -540,6 +540,10 @@ class Emitter:
         """The mask of a shuffle."""
         return Literal(ir.VectorType(INT32, len(lanes)), "<" + ", ".join(f"i32 {p}" for p in lanes) + ">")
 
+    def reversed(self, vector: ir.Value) -> ir.Value:
+        """The lanes in the other order."""
+        return self.b.shuffle_vector(vector, Literal(vector.type, "poison"), self._picks(range(self.lanes)[::-1]))
+
     def load_spread(self, pointer: ir.Value, dtype: np.dtype, stride: int) -> ir.Value:
         """Every second (third, fourth) element, without touching what lies behind the last one."""
         n, typ = self.lanes, self.vector(memory_type(dtype))

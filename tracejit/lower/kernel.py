@@ -33,8 +33,9 @@ from tracejit.lower.scalar import COMPARISONS, SCALAR_OPS, Stmt
 TILE = 64  # how many of the tile dim make up an item
 ACCUMULATE = ("add", "mul", "min", "max", "and", "or", "argmin", "argmax")
 # 0: the address does not move with the dim. 1 to 4: it moves by that many elements (more than 1 only for the vector
-# dim: one part of interleaved complex numbers, a colour of a picture). s: by a run-time stride.
-Stride = Literal["0", "1", "2", "3", "4", "s"]
+# dim: one part of interleaved complex numbers, a colour of a picture). -1: back by one (only the vector dim). s: by a
+# run-time stride.
+Stride = Literal["0", "1", "2", "3", "4", "-1", "s"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -784,21 +784,14 @@ def scatter(
     value = update.value(v, coords)
     index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
     at, ok = update._places(node, indices, index_coords, None)
-    positions = [v.index for v in at]
-    _, target = gather_coords(node, coords, positions)
+    _, target = gather_coords(node, coords, [v.index for v in at])
     flat = address(target, contiguous(x.shape))
     for part, value_part, dtype, scale in _parts(value):
         offset = update.index(flat * scale + part)
         update.writes.append(_Touch(result, dtype, 0, (0,) * len(update.space)))
-        update.stores.append(
-            Store(
-                len(update.writes) - 1,
-                value_part.index,
-                offset.index,
-                None if ok is None else ok.index,
-                node.attrs["mode"],
-            )
-        )
+        guard = None if ok is None else ok.index
+        store = Store(len(update.writes) - 1, value_part.index, offset.index, guard, node.attrs["mode"])
+        update.stores.append(store)
     update.nodes.setdefault(node, None)
     placement.checked |= update.proven
     return [copy.launch(), update.launch()]

@@ -20,7 +20,7 @@ from tracejit.ops.comparison import isnan, not_equal
 from tracejit.ops.core import composite, normalize_axis, primitive, publish, real_floating, real_ordered, strong
 from tracejit.ops.movement import along, embed, joined, reshaped
 from tracejit.ops.reduction import summing
-from tracejit.ops.special import exp
+from tracejit.ops.special import exp, log
 from tracejit.tensor import Tensor, apply
 
 
@@ -41,7 +41,7 @@ def _backwards(x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
     return np.flip(x, axis) if reverse else x
 
 
-def _shifted(t: Tensor, axis: int, by: int, value: float = 0) -> Tensor:
+def shifted(t: Tensor, axis: int, by: int, value: float = 0) -> Tensor:
     """Element i is that at i - by; `value` comes in at the end left free."""
     n = t.shape[axis]
     if n <= 1:
@@ -69,8 +69,8 @@ def _recurrence_eager(a: np.ndarray, b: np.ndarray, *, axis: int, reverse: bool)
 
 def _recurrence_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor, *, axis: int, reverse: bool) -> tuple[Tensor, Tensor]:
     ahead = -1 if not reverse else 1
-    db = recurrence(_conj(_shifted(a, axis, ahead)), g, axis, not reverse)
-    return ew.mul_zero(db, _conj(_shifted(y, axis, -ahead))), db
+    db = recurrence(_conj(shifted(a, axis, ahead)), g, axis, not reverse)
+    return ew.mul_zero(db, _conj(shifted(y, axis, -ahead))), db
 
 
 def _recurrence_jvp(tangents: Sequence[Tensor | None], y: Tensor, a: Tensor, b: Tensor, *, axis: int,
@@ -78,7 +78,7 @@ def _recurrence_jvp(tangents: Sequence[Tensor | None], y: Tensor, a: Tensor, b: 
     da, db = tangents
     moved = db
     if da is not None:
-        term = da * _shifted(y, axis, 1 if not reverse else -1)  # type: ignore[operator]
+        term = da * shifted(y, axis, 1 if not reverse else -1)  # type: ignore[operator]
         moved = term if db is None else term + db
     assert moved is not None
     return recurrence(a, moved, axis, reverse)
@@ -168,14 +168,14 @@ def _with_initial(t: Tensor, axis: int | None, value: int, include: bool) -> Ten
 
 # -- products ----------------------------------------------------------------------------------------------------------
 def _cumprod_vjp(g: Tensor, y: Tensor, x: Tensor, *, axis: int) -> tuple[Tensor]:
-    later = recurrence(_conj(_shifted(x, axis, -1)), g, axis, reverse=True)
-    return (ew.mul_zero(later, _conj(_shifted(y, axis, 1, value=1))),)
+    later = recurrence(_conj(shifted(x, axis, -1)), g, axis, reverse=True)
+    return (ew.mul_zero(later, _conj(shifted(y, axis, 1, value=1))),)
 
 
 CUMPROD = primitive(
     "cumprod", "library", infer=_infer("cumprod"), eager=lambda x, *, axis: np.cumprod(x, axis, x.dtype),
     domain=(0.5, 1.5), vjp=_cumprod_vjp, running="mul",
-    jvp=lambda tangents, y, x, *, axis: recurrence(x, tangents[0] * _shifted(y, axis, 1, value=1), axis),
+    jvp=lambda tangents, y, x, *, axis: recurrence(x, tangents[0] * shifted(y, axis, 1, value=1), axis),
     doc="Running product along `axis`.")
 
 
@@ -208,7 +208,7 @@ def _records(y: Tensor, x: Tensor, axis: int) -> Tensor:
 def _running(name: str, ufunc: np.ufunc, what: str, running: str) -> Op:
     def vjp(g: Tensor, y: Tensor, x: Tensor, *, axis: int) -> tuple[Tensor]:
         new = _records(y, x, axis)
-        return (new * recurrence(_shifted(1 - new, axis, -1), g, axis, reverse=True),)  # type: ignore[operator]
+        return (new * recurrence(shifted(1 - new, axis, -1), g, axis, reverse=True),)  # type: ignore[operator]
 
     def jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, axis: int) -> Tensor:
         new = _records(y, x, axis)
@@ -255,13 +255,19 @@ def _ratio(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _logcumsumexp_vjp(g: Tensor, y: Tensor, x: Tensor, *, axis: int) -> tuple[Tensor]:
-    later = recurrence(_ratio(y, _shifted(y, axis, -1, value=float("inf"))), g, axis, reverse=True)
+    later = recurrence(_ratio(y, shifted(y, axis, -1, value=float("inf"))), g, axis, reverse=True)
     return (ew.mul_zero(later, _ratio(x, y)),)
 
 
 def _logcumsumexp_jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, axis: int) -> Tensor:
-    before = _shifted(y, axis, 1, value=float("-inf"))
+    before = shifted(y, axis, 1, value=float("-inf"))
     return recurrence(_ratio(before, y), ew.mul_zero(tangents[0], _ratio(x, y)), axis)
+
+
+def log_of_running_sum(x: Tensor, highest: Tensor, axis: int) -> Tensor:
+    """`logcumsumexp` from the running maximum: the sum of exponentials below it is a recurrence."""
+    sums = recurrence(_ratio(shifted(highest, axis, 1, float("-inf")), highest), _ratio(x, highest), axis)
+    return ew.where(highest == float("inf"), highest, highest + log(sums))  # type: ignore[operator]
 
 
 LOGCUMSUMEXP = primitive(
