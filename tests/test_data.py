@@ -758,6 +758,22 @@ def test_cached_elements_are_rows_again() -> None:
             assert values(cached) == values(made)
 
 
+def test_an_error_leaves_no_gap_in_a_cache() -> None:
+    broken = [True]
+
+    def f(x: tj.Tensor) -> tj.Tensor:
+        if x.item() == 3 and broken:
+            raise OSError("try again")
+        return x
+
+    d = Dataset.range(6).map(f).cache()
+    for _ in range(2):
+        with pytest.raises(OSError, match="try again"):
+            list(d.batch(2))
+    broken.clear()
+    assert values(d) == values(d) == list(range(6))
+
+
 def test_shuffling_a_cache_reads_no_further_than_its_buffer() -> None:
     seen: list[int] = []
     d = Dataset.range(1000).map(lambda x: (seen.append(x.item()), x)[1]).cache().shuffle(10, seed=1)  # type: ignore[func-returns-value]

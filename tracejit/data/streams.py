@@ -374,7 +374,12 @@ class Kept:
                 self.items.clear()
                 self.input, self.made_with = self.opened(), seeds
             while len(self.items) < stop and self.input is not None:
-                more = self.input.take(min(stop - len(self.items), CHUNK))
+                try:
+                    more = self.input.take(min(stop - len(self.items), CHUNK))
+                except BaseException:  # what was read before it is lost; so nothing is kept with a gap
+                    self.made_with = None
+                    self.input.close()
+                    raise
                 self.items.extend(more)  # not +=, which NumPy would take for a sum
                 if not len(more):
                     self.input.close()
