@@ -482,3 +482,31 @@ def test_writes_to_arguments_are_seen_by_the_caller() -> None:
     array = np.arange(5)
     write(array, 0)
     assert array.tolist() == [-1, 1, 12, 13, 14]
+
+
+def test_places_are_checked_once() -> None:
+    """A derivative goes to the places that were read, and does not check them again; where the values are not needed,
+    so that nothing is read, it does."""
+
+    def loss(x: Tensor, i: Tensor) -> Tensor:
+        return (x[i] ** 2).sum()
+
+    def checking(f: tj.function, *args: Tensor) -> list[bool]:
+        return [bool(getattr(step, "sites", ())) for step in f.lower(*args).plan.steps]
+
+    x, i = tj.arange(30.0), tj.asarray(np.arange(40) % 30)
+    both, linear = tj.function(tj.value_and_grad(loss)), tj.function(tj.grad(lambda x, i: x[i].sum()))
+    assert sum(checking(both, x, i)) == 1 and checking(both, x, i)[0]
+    assert sum(checking(linear, x, i)) == 1
+    count = np.bincount(np.arange(40) % 30)
+    np.testing.assert_array_equal(both(x, i)[1].numpy(), 2 * np.arange(30) * count)
+    np.testing.assert_array_equal(linear(x, i).numpy(), count)
+    part = tj.function(lambda x, i: (x[i][1:].sum(), x[i] * 2))  # the first does not see all places
+    assert part(x, i)[0].item() == sum(range(30)) + sum(range(10))
+    wrong = np.arange(40) % 30
+    for k in (0, 17, 39):
+        wrong[k] = 30
+        for f in (both, linear, part, tj.grad(loss)):
+            with pytest.raises(IndexError, match="index 30 is out of bounds for axis 0 with size 30"):
+                f(x, tj.asarray(wrong))
+        wrong[k] = k % 30

@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from tracejit.ir import CONSTANT, INPUT, Node, Type
-from tracejit.lower.index import Index, Opaque, Part, dim
+from tracejit.lower.index import Dim, Index, Opaque, Part, dim
 
 Coords = tuple[Index, ...]
 FEW = (2, 3, 4)  # extents so small that they are written out: vectors run elsewhere
