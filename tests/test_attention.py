@@ -107,6 +107,30 @@ def test_values_and_slopes_are_those_of_the_definition(kind: str, dtype: str, rn
                 np.testing.assert_allclose(x.numpy(), y, atol=tolerance * (1 + abs(y).max(initial=0)))
 
 
+def test_the_gradient_of_a_mask_adds_up_all_that_share_it(rng: np.random.Generator) -> None:
+    """As relative positions need it: by heads, by rows, or for all; in native code."""
+    q, k, v = made(rng, (2, 3), 70, 150, 8, 5, "float64")
+    for shape in ((3, 70, 150), (2, 1, 70, 150), (1, 3, 1, 150), (150,), (2, 3, 70, 150)):
+        mask = rng.normal(size=shape)
+        ds = definition(q, k, v, mask, True)[1][3]
+        lead = tuple(range(4 - mask.ndim))
+        wanted = ds.sum((*lead, *(a + len(lead) for a, n in enumerate(shape) if n == 1))).reshape(shape)
+        for run in (value_and_slopes, compiled):
+            _, (found,) = run(*map(tj.asarray, (q, k, v, mask)), True, (3,))
+            np.testing.assert_allclose(found.numpy(), wanted, atol=1e-12)
+    lowered = compiled.lower(*map(tj.asarray, (q, k, v, mask)), True, (3,))
+    assert [s.name for s in lowered.plan.steps if isinstance(s, Attention)] == ["attention", "attention_mask_grad"]
+    assert not any(isinstance(s, Call) for s in lowered.plan.steps)
+    key = tj.random.key(1)
+
+    def dropped(m: Any) -> Any:
+        out = attention(q, k, v, m, dropout=0.3, dropout_key=key)
+        return (out * slope(out.shape)).sum()
+
+    m = tj.asarray(rng.normal(size=(3, 1, 150)))
+    np.testing.assert_allclose(tj.function(tj.grad(dropped))(m).numpy(), tj.grad(dropped)(m).numpy(), atol=1e-12)
+
+
 def test_leading_dims_broadcast(rng: np.random.Generator) -> None:
     q, k, v = (rng.normal(size=s) for s in ((2, 4, 5, 8), (1, 6, 8), (2, 1, 6, 3)))
     wanted, (dq, dk, dv, _) = definition(q, np.broadcast_to(k, (2, 4, 6, 8)), np.broadcast_to(v, (2, 4, 6, 3)))

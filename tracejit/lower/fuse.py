@@ -70,7 +70,7 @@ LOOK_BACK = 16
 
 # Elements of a query or value that the native code for attention takes at most, and which inputs are rows: q, k, v, g.
 DEEPEST = 256
-ATTENTION_ROWS = {"attention": (0, 1, 2), "attention_grad": (0, 1, 2, 5)}
+ATTENTION_ROWS = {"attention": (0, 1, 2), "attention_grad": (0, 1, 2, 5), "attention_mask_grad": (0, 1, 2, 5)}
 
 # What products have code of their own for; others are library calls.
 PRODUCT_DTYPES = frozenset(
@@ -776,14 +776,15 @@ class _Lowering:
     def _attention(self, node: Node, outputs: list[int]) -> list[Step]:
         q, _, v, *_ = node.inputs
         *batch, rows, depth = q.shape
-        grad, drops = node.op.name == "attention_grad", node.attrs["threshold"] < 1 << 32
+        name: Any = node.op.name
+        first, drops = (3 if name == "attention" else 6), node.attrs["threshold"] < 1 << 32
         steps: list[Step] = []
-        reads = [self._operand(node, k, row_strides if k in ATTENTION_ROWS[node.op.name] else plain_strides, steps)
+        reads = [self._operand(node, k, row_strides if k in ATTENTION_ROWS[name] else plain_strides, steps)
                  for k in range(len(node.inputs))]
-        mask = node.inputs[6 if grad else 3: len(node.inputs) - 2 * drops]
+        mask = node.inputs[first: len(node.inputs) - 2 * drops]
         kind: Any = "" if not mask else "bool" if mask[0].dtype.kind == "b" else "number"
-        types: tuple[Any, ...] = node.type  # type: ignore[assignment]
+        types: tuple[Any, ...] = node.type if isinstance(node.type, tuple) else (node.type,)
         writes = [View(b, 0, loops.contiguous(t.shape)) for b, t in zip(outputs, types, strict=True)]
         causal, scale, threshold = (node.attrs[name] for name in ("causal", "scale", "threshold"))
-        return [*steps, Attention(q.dtype, grad, tuple(batch), rows, v.shape[-2], depth, v.shape[-1], tuple(reads),
+        return [*steps, Attention(name, q.dtype, tuple(batch), rows, v.shape[-2], depth, v.shape[-1], tuple(reads),
                                   tuple(writes), kind, causal, scale, threshold, node.where)]

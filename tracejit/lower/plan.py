@@ -73,16 +73,16 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention by a batch of matrices, or its gradient; float32/64 only. reads: queries, keys, values (for the
-    gradient lse, delta and g too), then the mask, if any, then the key and number of a draw, if weights are dropped
-    where its bits are not below `threshold`. writes: results and lse, or dq, dk and dv; all contiguous.
+    """Attention by a batch of matrices, or its gradients; float32/64 only. reads: queries, keys, values (for gradients
+    lse, delta and g too), then the mask, if any, then the key and number of a draw, if weights are dropped where its
+    bits are not below `threshold`. writes: results and lse; or dq, dk and dv; or the mask's gradient; all contiguous.
 
     View strides cover (*batch, rows, columns), in elements; along columns they are 1 (or the extent is 1), a batch
     stride may be 0, and each of a mask's.
     """
 
+    name: Literal["attention", "attention_grad", "attention_mask_grad"]
     dtype: np.dtype
-    grad: bool
     batch: tuple[int, ...]
     rows: int
     columns: int

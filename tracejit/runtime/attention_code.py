@@ -2,9 +2,10 @@
 
 In: the slots of a call (`Word`), filled in by `attention.py`. Out: native functions with the ABI of kernels:
 
-    attention       an item is a block of query rows of one matrix
-    attention_grad  an item is a group of key columns of one matrix, with all its rows
-    add_parts       an item is a stretch of the sum of what the groups of a matrix gave to dq
+    attention            an item is a block of query rows of one matrix
+    attention_grad       an item is a group of key columns of one matrix, with all its rows
+    add_parts            an item is a stretch of the sum of what the groups of a matrix gave to dq
+    attention_mask_grad  an item is a block of the gradient of a mask, with all matrices that have this mask
 
 Blocks lie transposed: a line has one lane for each of the rows of a block; there is a line for each column (or for each
 element of a query). So the largest, the sum and the exponentials of a row run down the lines, vector by vector; keys
@@ -36,7 +37,7 @@ from tracejit.lower.mathlib.arithmetic import philox4x32_10
 from tracejit.runtime import gemm_code
 from tracejit.runtime.build import native_module
 from tracejit.runtime.gemm_code import PTR, Steps, Writer, tile_shape
-from tracejit.runtime.native import I32, Code, Variable
+from tracejit.runtime.native import I32, Code, Number, Variable
 from tracejit.runtime.native import Word as Value
 
 COLUMNS = 128  # keys in a block: so many lines of scores stay in the first cache
@@ -80,11 +81,13 @@ class Word(IntEnum):
     DRAW = 28
     THRESHOLD = 29
     FACTOR = 30  # the bits of a float64
-    BATCH = 31  # number of dims, then for each its extent and the strides of q, k, v, the mask and g
-    DIMS = 32
+    MASK_GRAD = 31
+    SHARED = 32  # matrices that have the same mask
+    BATCH = 33  # number of dims, then for each its extent and the strides of q, k, v, the mask, g, and in rows
+    DIMS = 34
 
 
-OPERANDS = 5
+OPERANDS = 6
 
 
 class AddWord(IntEnum):
@@ -104,6 +107,7 @@ class Functions:
     rows: int
     attention: int
     attention_grad: int
+    attention_mask_grad: int
     add_parts: int
 
 
@@ -112,7 +116,7 @@ def functions(dtype: np.dtype) -> Functions:
     """Code for attention in `dtype`; compiled at the first call, or loaded."""
     width, rows, vectors = tile_shape()
     writer = _Attention(dtype, width, rows, vectors)
-    names = ("attention", "attention_grad", "add_parts")
+    names = ("attention", "attention_grad", "attention_mask_grad", "add_parts")
     sources = [inspect.getfile(m) for m in (gemm_code, emit_scalar_llvm, scalar, base, exponential, arithmetic)]
     found = native_module(f"attention {dtype.name} {width} {rows}", writer.emit, names, sources)
     return Functions(writer.lanes * vectors, *(found[name] for name in names))
@@ -161,6 +165,7 @@ class _Attention(Writer):
         self.slope_dropped = self._emit_slope("slope_dropped", True)
         self._emit_attention()
         self._emit_attention_grad()
+        self._emit_attention_mask_grad()
         self._emit_add_parts()
 
     # ---- vectors
@@ -438,9 +443,9 @@ class _Attention(Writer):
         return [f.load(slots, w) for w in words]
 
     def _operands(self, f: Code, slots: Value, matrix: Value) -> list[Value]:
-        """Addresses of q, k, v, the mask and g of one matrix."""
-        moves = self.matrix(f, slots, matrix, Word.BATCH, OPERANDS)
-        return [f.load(slots, w) + move for w, move in zip(list(Word)[:OPERANDS], moves, strict=True)]
+        """Addresses of q, k, v, the mask and g of one matrix; and its first row among those of all matrices."""
+        *moves, row = self.matrix(f, slots, matrix, Word.BATCH, OPERANDS)
+        return [*(f.load(slots, w) + move for w, move in zip(Word, moves, strict=False)), row]
 
     def _draw(self, f: Code, slots: Value, columns: Value) -> tuple[Value, list[Value], Value, Value]:
         """Whether weights are dropped; key, number and threshold; the factor; blocks of random bits in a row."""
@@ -451,6 +456,13 @@ class _Attention(Writer):
             for number, at in zip(numbers, (key, draw), strict=True):
                 number.set(f.load(at))
         return drops != 0, [*(n.get() for n in numbers), threshold], factor, (columns + 3) // 4
+
+    def _call_slope(self, f: Code, common: Sequence[Number], drops: Value, drawn: Sequence[Number]) -> None:
+        with f.builder.if_else(drops.value) as (yes, no):
+            with yes:
+                f.call(self.slope_dropped, *common, *drawn)
+            with no:
+                f.call(self.slope, *common)
 
     def _diagonal(self, f: Code, causal: Value, top: Value, column: Value) -> Value:
         return f.select(causal != 0, top - column, EVERYWHERE)
@@ -470,7 +482,7 @@ class _Attention(Writer):
         line, size = self.line, self.size
         with f.count(begin, end) as item:
             matrix, top = item // parts, item % parts * self.block
-            q, k, v, mask, _ = self._operands(f, slots, matrix)
+            q, k, v, mask, _, row = self._operands(f, slots, matrix)
             valid = f.smaller(rows - top, self.block)
             f.call(self.turn_in, q + top * q_row, q_row, valid, depth, queries, scale)
             self._memset(f, result, width * line)
@@ -485,12 +497,11 @@ class _Attention(Writer):
                        self._diagonal(f, causal, top, s))
                 f.call(self.soften, scores, n, state, result, width)
                 with f.when(drops):
-                    first = (matrix * rows + top) * each + s // 4
-                    f.call(self.drop, scores, n, *draw, first, each, factor)
+                    f.call(self.drop, scores, n, *draw, (row + top) * each + s // 4, each, factor)
                 f.call(self.multiply, v + s * v_row, size, v_row, scores, line, result, line, width, self.block, n, 1)
-            first = matrix * rows + top
-            f.call(self.finish, state, result, width, valid, lse_at + first * size)
-            f.call(self.turn_out, result, width, valid, out_at + first * width * size, width * size)
+            at = row + top
+            f.call(self.finish, state, result, width, valid, lse_at + at * size)
+            f.call(self.turn_out, result, width, valid, out_at + at * width * size, width * size)
         f.ret()
 
     def _emit_attention_grad(self) -> None:
@@ -510,10 +521,10 @@ class _Attention(Writer):
         line, size, block = self.line, self.size, self.block
         with f.count(begin, end) as item:
             matrix, part = item // parts, item % parts
-            q, k, v, mask, g = self._operands(f, slots, matrix)
+            q, k, v, mask, g, row = self._operands(f, slots, matrix)
             first = part * group
             last = f.smaller(first + group, columns)
-            dq = dq_at + part * dq_group + matrix * rows * depth * size
+            dq = dq_at + part * dq_group + row * depth * size
             dk, dv = dk_at + matrix * columns * depth * size, dv_at + matrix * columns * width * size
             self._memset(f, dq, rows * depth * size)
             with f.when(last > first):
@@ -524,7 +535,7 @@ class _Attention(Writer):
                 k_here, v_here = k + s * k_row, v + s * v_row
                 with Steps(f, f.select(causal != 0, s // block * block, 0), rows, block) as top:
                     valid = f.smaller(rows - top, block)
-                    at, q_here, g_here = matrix * rows + top, q + top * q_row, g + top * g_row
+                    at, q_here, g_here = row + top, q + top * q_row, g + top * g_row
                     f.call(self.turn_in, q_here, q_row, valid, depth, queries, scale)
                     f.call(self.turn_in, g_here, g_row, valid, width, slopes_in, ONE)
                     f.call(self.multiply, k_here, k_row, size, queries, line, scores, line, n, block, depth, 0)
@@ -532,17 +543,59 @@ class _Attention(Writer):
                            self._diagonal(f, causal, top, s))
                     f.call(self.multiply, v_here, v_row, size, slopes_in, line, slopes, line, n, block, width, 0)
                     common = (scores, slopes, n, lse_at + at * size, delta_at + at * size, valid, scale)
-                    with f.builder.if_else(drops.value) as (yes, no):
-                        with yes:
-                            f.call(self.slope_dropped, *common, *draw, at * each + s // 4, each, factor)
-                        with no:
-                            f.call(self.slope, *common)
+                    self._call_slope(f, common, drops, (*draw, at * each + s // 4, each, factor))
                     f.call(self.multiply, scores, line, size, g_here, g_row, dv + s * width * size, width * size, n,
                            width, valid, 1)
                     f.call(self.multiply, slopes, line, size, q_here, q_row, dk + s * depth * size, depth * size, n,
                            depth, valid, 1)
                     f.call(self.multiply, k_here, size, k_row, slopes, line, to_q, line, depth, block, n, 0)
                     f.call(self.turn_out_onto, to_q, depth, valid, dq + top * depth * size, depth * size)
+        f.ret()
+
+    def _emit_attention_mask_grad(self) -> None:
+        f = Code(self.module, "attention_mask_grad", 3, local=False)
+        slots, begin, end = f.args
+        rows, columns, depth, width, parts, blocks, shared = self._words(
+            f, slots, Word.ROWS, Word.COLUMNS, Word.DEPTH, Word.WIDTH, Word.PARTS, Word.GROUP, Word.SHARED)
+        q_row, k_row, v_row, g_row, mask_row = self._words(
+            f, slots, Word.Q_ROW, Word.K_ROW, Word.V_ROW, Word.G_ROW, Word.MASK_ROW)
+        scale, causal, mask_at, to_at = self._words(f, slots, Word.SCALE, Word.CAUSAL, Word.MASK, Word.MASK_GRAD)
+        lse_at, delta_at = self._words(f, slots, Word.LSE, Word.DELTA)
+        drops, draw, factor, each = self._draw(f, slots, columns)
+        queries, slopes_in = self._room(f, DEEPEST), self._room(f, DEEPEST)
+        scores, slopes, sums = (self._room(f, COLUMNS) for _ in range(3))
+        line, size, block = self.line, self.size, self.block
+        with f.count(begin, end) as item:
+            own, s = item // blocks // parts, item % blocks * COLUMNS
+            n, first = f.smaller(columns - s, COLUMNS), item // blocks % parts * block
+            last = f.select(mask_row == 0, rows, f.smaller(first + block, rows))
+            self._memset(f, sums, n * line)
+            with f.count(0, shared) as other:
+                q, k, v, mask, g, row = self._operands(f, slots, own * shared + other)
+                with Steps(f, first, last, block) as top:
+                    valid, at = f.smaller(rows - top, block), row + top
+                    f.call(self.turn_in, q + top * q_row, q_row, valid, depth, queries, scale)
+                    f.call(self.turn_in, g + top * g_row, g_row, valid, width, slopes_in, ONE)
+                    f.call(self.multiply, k + s * k_row, k_row, size, queries, line, scores, line, n, block, depth, 0)
+                    f.call(self.hide, scores, n, mask + top * mask_row + s * size, mask_row, valid, 2,
+                           self._diagonal(f, causal, top, s))
+                    f.call(self.multiply, v + s * v_row, v_row, size, slopes_in, line, slopes, line, n, block, width, 0)
+                    common = (scores, slopes, n, lse_at + at * size, delta_at + at * size, valid, ONE)
+                    self._call_slope(f, common, drops, (*draw, at * each + s // 4, each, factor))
+                    with Steps(f, 0, n * line, self.step) as i:
+                        self.store(f, self.add(f, self.load(f, sums + i), self.load(f, slopes + i)), sums + i)
+            *_, mask, _, _ = self._operands(f, slots, own * shared)
+            to = to_at + (mask - mask_at) + first * mask_row + s * size
+            with f.when(mask_row != 0):
+                f.call(self.turn_out, sums, n, last - first, to, mask_row)
+            with f.when(mask_row == 0):  # one row for all: the sum over the lanes
+                with f.count(0, n) as c:
+                    total = ir.Constant(self.element, 0.0)
+                    for place in self.places:
+                        found = self.load(f, sums + c * line + place)
+                        for lane in range(self.lanes):
+                            total = f.builder.fadd(total, f.builder.extract_element(found, I32(lane)))
+                    f.builder.store(total, f.builder.inttoptr((to + c * size).value, PTR), align=size)
         f.ret()
 
     def _emit_add_parts(self) -> None:

@@ -122,7 +122,7 @@ def step_name(step: Step) -> str:
         case Gemm():
             return f"matmul_{step.then.name}" if step.then is not None else "matmul"
         case Attention():
-            return "attention_grad" if step.grad else "attention"
+            return step.name
         case Call():
             return step.op.name
         case Branch():
@@ -168,7 +168,7 @@ def step_work(step: Step) -> int:
     if isinstance(step, Gemm):
         work = 2 * prod(step.batch) * step.m * step.n * step.k * (4 if step.dtype.kind == "c" else 1)
     if isinstance(step, Attention):
-        products = 3 * step.depth + 2 * step.width if step.grad else step.depth + step.width
+        products = step.depth + step.width + (2 * step.depth + step.width) * (step.name == "attention_grad")
         work = 2 * prod(step.batch) * step.rows * step.columns * products
     launch = launch_of(step)
     if launch is not None:
