@@ -535,3 +535,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> Non
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout == whole.stdout
     assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_training_many_models_draws_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    for _ in range(18):
+        run(epochs=1)
+    assert [str(w.message) for w in recwarn] == []

@@ -57,6 +57,7 @@ from tracejit.trace.passes.roll import roll
 from tracejit.trace.passes.running import running
 from tracejit.trace.passes.simplify import simplify, simplify_fast
 from tracejit.trace.passes.vectors import vectors
+from tracejit.trace.reading import packaged
 from tracejit.trace.runner import Pass, run
 from tracejit.trace.shortcut import MISS, Shortcut, shortcut
 from tracejit.trace.signature import Call, Signature, Spec, arguments_key, describe_change, flatten, is_array
@@ -753,7 +754,7 @@ def function(
 def _count_decoration(f: Any) -> None:
     """Warn once where one piece of code is decorated again and again: each new function has to be traced anew."""
     code = getattr(inspect.unwrap(f), "__code__", None)  # grad(f) is told from grad(g)
-    if code is None:
+    if code is None or packaged(code):
         return
     key = code.co_filename, code.co_firstlineno, getattr(inspect.unwrap(f), "__name__", code.co_name)
     if len(_decorations) > 10_000:
