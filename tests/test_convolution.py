@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tracejit as tj
+from tracejit import config
+from tracejit.lower.buffers import assign
+from tracejit.lower.kernel import Launch
+from tracejit.lower.plan import Gemm, Plan
 from tracejit.ops.convolution import (
     conv1d,
     conv2d,
@@ -17,7 +22,9 @@ from tracejit.ops.convolution import (
     conv_transpose,
     depthwise_conv1d,
     depthwise_conv2d,
+    kernel_gradient,
 )
+from tracejit.runtime import build
 
 
 def pads_of(padding: Any, extents: Any, sizes: Any, steps: Any, dilations: Any) -> list[tuple[int, int]]:
@@ -176,9 +183,113 @@ def test_depthwise(said: dict[str, Any], rng: np.random.Generator) -> None:
     tj.check_grads(lambda x, k: tj.sum(tj.sin(depthwise_conv2d(x, k, **said))), (x[:1, :5, :4], k), order=2)
 
 
+def test_depthwise_with_a_large_window(rng: np.random.Generator) -> None:
+    """More elements than are named one by one."""
+    x, k = rng.standard_normal((1, 9, 10, 2)), rng.standard_normal((6, 7, 2, 1))
+    want = wanted(x, k.reshape(6, 7, 1, 2), {"groups": 2, "padding": "same"})
+    for f in (depthwise_conv2d, tj.function(depthwise_conv2d)):
+        np.testing.assert_allclose(f(x, k, padding="same").numpy(), want, rtol=1e-12, atol=1e-12)
+
+
 def test_depthwise_over_one_dim(rng: np.random.Generator) -> None:
     x, k = rng.standard_normal((2, 7, 3)), rng.standard_normal((3, 3, 2))
     np.testing.assert_allclose(depthwise_conv1d(x, k).numpy(), wanted(x, k.reshape(3, 1, 6), {"groups": 3}))
+
+
+def plan_of(f: Any, *args: Any) -> Plan:
+    function = tj.function(f)
+    function(*args)
+    return function.specializations()[0].built.plan
+
+
+def layer(x: tj.Tensor, k: tj.Tensor, b: tj.Tensor) -> tj.Tensor:
+    return tj.relu(conv2d(x, k) + b)
+
+
+def test_windows_are_never_written_out(rng: np.random.Generator) -> None:
+    """A layer is one step and has no memory of its own; neither gradient has as much as the windows would take."""
+    x, k, b = (rng.standard_normal(s).astype(np.float32) for s in ((8, 20, 20, 16), (3, 3, 16, 16), (16,)))
+    plan = plan_of(layer, x, k, b)
+    (step,) = plan.steps
+    assert isinstance(step, Gemm) and step.rows and step.then is not None
+    assert assign(plan).arena_bytes == 0
+    written_out = 8 * 18 * 18 * 9 * 16 * 4
+
+    def loss(x: tj.Tensor, k: tj.Tensor, b: tj.Tensor) -> tj.Tensor:
+        return tj.sum(layer(x, k, b))
+
+    for argument in (0, 1):
+        plan = plan_of(tj.grad(loss, argnums=argument), x, k, b)
+        assert assign(plan).arena_bytes < written_out / 3
+        assert sum(isinstance(s, Gemm) for s in plan.steps) == 2
+        assert all(s.rows for s in plan.steps if isinstance(s, Gemm))
+
+
+@pytest.mark.parametrize("said", [{"strides": 2}, {"padding": "same"}, {"dilation": 2}, {"groups": 2}], ids=str)
+def test_products_read_windows_in_place(said: dict[str, Any], rng: np.random.Generator) -> None:
+    x = rng.standard_normal((4, 12, 12, 8)).astype(np.float32)
+    k = rng.standard_normal((3, 3, 8 // said.get("groups", 1), 8)).astype(np.float32)
+    gradient = tj.grad(lambda x, k: tj.sum(tj.sin(conv2d(x, k, **said))), argnums=(0, 1))
+    steps = plan_of(gradient, x, k).steps
+    products = [s for s in steps if isinstance(s, Gemm)]
+    phases = 4 if "strides" in said else 1
+    assert len(products) == 2 + phases and all(s.rows for s in products)
+    assert not any("shear" in s.ops for s in steps if isinstance(s, Launch))
+
+
+def test_a_sum_over_positions_is_cut_in_parts(rng: np.random.Generator) -> None:
+    """The kernel's gradient of many positions: the same bits on any number of threads."""
+    x, g = (rng.standard_normal(s).astype(np.float32) for s in ((6, 40, 40, 3), (6, 38, 38, 5)))
+    function = tj.function(lambda x, g: kernel_gradient(tj.asarray(x), tj.asarray(g), (3, 3), (1, 1), ((0, 0), (0, 0)),
+                                                        (1, 1), 1))
+    got = function(x, g).numpy()
+    wide = x.astype(np.float64)
+    want = np.stack([[np.tensordot(wide[:, i: i + 38, j: j + 38], g, ((0, 1, 2), (0, 1, 2))) for j in range(3)]
+                     for i in range(3)])
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+    product = next(s for s in function.specializations()[0].built.plan.steps if isinstance(s, Gemm))
+    assert math.prod(product.batch) > 1 and math.prod(product.batch) * product.k == 6 * 38 * 38
+    before = config.num_threads()
+    try:
+        config.set_num_threads(1)
+        np.testing.assert_array_equal(function(x, g).numpy(), got)
+    finally:
+        config.set_num_threads(before)
+
+
+def test_sizes_change_without_compiling(rng: np.random.Generator) -> None:
+    k, b = rng.standard_normal((3, 3, 2, 5)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
+    function = tj.function(layer)
+    function(rng.standard_normal((2, 8, 9, 2)).astype(np.float32), k, b)
+    compiled = build.stats().compiles
+    for shape in ((3, 8, 9, 2), (5, 8, 9, 2), (7, 12, 11, 2), (1, 30, 10, 2)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(function(x, k, b).numpy(), layer(*map(tj.asarray, (x, k, b))).numpy(), rtol=1e-5,
+                                   atol=1e-5)
+    assert build.stats().compiles == compiled
+
+
+def test_in_a_loop(rng: np.random.Generator) -> None:
+    x, k = rng.standard_normal((2, 7, 8, 3)), rng.standard_normal((3, 3, 3, 3)) / 3
+
+    def repeated(x: tj.Tensor, k: tj.Tensor) -> tj.Tensor:
+        return tj.fori_loop(0, 4, lambda i, h: tj.tanh(conv2d(h, k, padding="same")), x)
+
+    want = x
+    for _ in range(4):
+        want = np.tanh(wanted(want, k, {"padding": "same"}))
+    np.testing.assert_allclose(tj.function(repeated)(x, k).numpy(), want, rtol=1e-10, atol=1e-10)
+    gradient = tj.grad(lambda x, k: tj.sum(repeated(x, k) ** 2), argnums=(0, 1))
+    for found, other in zip(tj.function(gradient)(x, k), gradient(tj.asarray(x), tj.asarray(k))):
+        np.testing.assert_allclose(found.numpy(), other.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def test_saved_and_loaded(tmp_path: Any, rng: np.random.Generator) -> None:
+    k, b = rng.standard_normal((3, 3, 2, 5)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
+    x = rng.standard_normal((3, 8, 9, 2)).astype(np.float32)
+    tj.save(layer, tmp_path / "layer.tj", tj.spec((None, 8, 9, 2), "float32"), k, b)
+    np.testing.assert_allclose(tj.load(tmp_path / "layer.tj")(x, k, b).numpy(), layer(x, k, b).numpy(), rtol=1e-5,
+                               atol=1e-5)
 
 
 def test_errors_name_what_is_wrong() -> None:

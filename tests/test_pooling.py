@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,16 @@ def reference(x: np.ndarray, fold: Any, size: Any, strides: Any = None, padding:
     return out
 
 
+def window_of(shape: tuple[int, ...], at: tuple[int, ...], said: dict[str, Any]) -> tuple[Any, ...]:
+    """What a window covers."""
+    rank = len(shape) - 2
+    sizes = per_dim(said["size"], rank)
+    steps = per_dim(said.get("strides", sizes), rank)
+    pads = pads_of(said.get("padding", "valid"), shape[1:-1], sizes, steps, (1,) * rank)
+    starts = [p * step - low for p, step, (low, _) in zip(at[1:-1], steps, pads)]
+    return (at[0], *(slice(max(s, 0), s + size) for s, size in zip(starts, sizes)), at[-1])
+
+
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 8, 3), {"size": 2}),
     ((2, 9, 3), {"size": 3, "strides": 2, "padding": "same"}),
@@ -43,6 +54,8 @@ CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 7, 9, 2), {"size": (3, 4), "strides": (2, 1), "padding": [(1, 2), (0, 3)]}),
     ((2, 5, 5, 1), {"size": 1, "strides": 2}),
     ((1, 4, 4, 33), {"size": 4}),
+    ((2, 9, 8, 3), {"size": (6, 7), "strides": 1}),
+    ((2, 9, 8, 3), {"size": 8, "strides": 3, "padding": "same"}),
     ((0, 4, 4, 3), {"size": 2}),
     ((2, 4, 4, 0), {"size": 2}),
     ((1, 5, 4, 6, 2), {"size": 2, "padding": "same"}),
@@ -66,12 +79,12 @@ def test_values(shape: tuple[int, ...], said: dict[str, Any], rng: np.random.Gen
 def test_dtypes(dtype: str, rng: np.random.Generator) -> None:
     x = rng.integers(0, 9, (2, 5, 6, 3)).astype(dtype)
     for way in (lambda f: f, tj.function):
-        found = way(lambda x: max_pool2d(x, 3, 2, "same"))(x)
+        found = way(lambda x: max_pool2d(x, 2, 1, "same"))(x)
         assert found.dtype == np.dtype(dtype)
-        np.testing.assert_array_equal(found.numpy(), reference(x, np.max, 3, 2, "same"))
-        mean = way(lambda x: avg_pool2d(x, 3, 2, "same"))(x)
+        np.testing.assert_array_equal(found.numpy(), reference(x, np.max, 2, 1, "same"))
+        mean = way(lambda x: avg_pool2d(x, 2, 1, "same"))(x)
         assert mean.dtype == (np.dtype(dtype) if np.dtype(dtype).kind == "f" else np.float32)
-        np.testing.assert_allclose(mean.numpy(), reference(x, np.mean, 3, 2, "same"), rtol=1e-3)
+        np.testing.assert_allclose(mean.numpy(), reference(x, np.mean, 2, 1, "same"), rtol=1e-3)
 
 
 @pytest.mark.parametrize("pool", [max_pool2d, avg_pool2d])
@@ -100,8 +113,33 @@ def test_one_kernel_each() -> None:
     for pool in (max_pool2d, avg_pool2d):
         for arguments in ((2, 2), (3, 2)):
             assert len(COMPILED[pool].lower(x, *arguments).kernels) == 1
-    gradient = tj.function(tj.grad(lambda x: tj.sum(avg_pool2d(x, 3, 2))))
-    assert len(gradient.lower(x).kernels) == 1
+    for pool, arguments, most in ((avg_pool2d, (2, 2), 1), (max_pool2d, (2, 2), 2), (avg_pool2d, (3, 2), 1)):
+        x = np.zeros((2, 10, 10, 8), np.float32)
+        gradient = tj.function(tj.grad(lambda x, pool=pool, a=arguments: tj.sum(pool(x, *a))))
+        assert len(gradient.lower(x).kernels) <= most
+
+
+@pytest.mark.filterwarnings("ignore:.*has been decorated")
+@pytest.mark.parametrize("shape, said", CASES, ids=str)
+def test_gradients_are_the_transpose(shape: tuple[int, ...], said: dict[str, Any], rng: np.random.Generator) -> None:
+    """Each element of the cotangent goes to the largest element, or in equal parts to all, of its window."""
+    x, rank = rng.permutation(math.prod(shape)).reshape(shape) / 7.0, len(shape) - 2
+    size, rest = said["size"], {k: v for k, v in said.items() if k != "size"}
+    for table, fold in ((MAX, np.max), (AVG, np.mean)):
+        pool = table[rank]
+        y = reference(x, fold, **said)
+        g = rng.standard_normal(y.shape)
+        want = np.zeros(shape)
+        for at in np.ndindex(*y.shape):
+            inside = window_of(shape, at, said)
+            part = x[inside]
+            want[inside] += g[at] * ((part == part.max()) if fold is np.max else 1 / part.size)
+        def pulled(x: tj.Tensor, g: tj.Tensor, pool: Any = pool) -> tj.Tensor:
+            return tj.vjp(lambda x: pool(x, size, **rest), x)[1](g)[0]
+
+        eager = pulled(tj.asarray(x), tj.asarray(g))
+        np.testing.assert_allclose(eager.numpy(), want, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(tj.function(pulled)(x, g).numpy(), want, rtol=1e-12, atol=1e-12)
 
 
 def test_errors_name_what_is_wrong() -> None:
