@@ -335,6 +335,109 @@ def test_try_with_match() -> None:
     same(f, (t(1.0), "a"), (t(-1.0), "a"), (t(-50.0), "a"), (t(-1.0), "b"))
 
 
+def fails(x):
+    if x.sum() > 3:
+        raise ValueError("large")
+    return x * 2
+
+
+def test_what_a_handler_would_catch_at_run_time_is_refused() -> None:
+    """Silence would be wrong: whichever way the exception comes about, and whatever the handler catches."""
+
+    def by_lookup(x):
+        try:
+            if x.sum() > 3:
+                return x * 2
+            return x * {}["k"]
+        except KeyError:
+            return x * 3
+
+    def by_everything(x):
+        try:
+            if x.sum() > 3:
+                raise ValueError("large")
+            return x
+        except Exception:
+            return -x
+
+    def in_a_helper(x):
+        try:
+            return fails(x)
+        except ValueError:
+            return -x
+
+    def by_a_shape(x):
+        try:
+            return x.reshape(7) if x.sum() > 3 else x
+        except ValueError:
+            return -x
+
+    for f in (by_lookup, by_everything, in_a_helper, by_a_shape):
+        with pytest.raises(tj.TracerError, match=r"Error is raised under the condition at .*functions.py:\d+"):
+            tj.function(f)(t(1.0, 2.0))
+
+    def swallows(x):
+        try:
+            y = np.asarray(x)  # fails only while tracing
+        except TypeError:
+            return x * 100
+        return x + y
+
+    with pytest.raises(tj.TracerError, match="conversion to a NumPy array"):
+        tj.function(swallows)(t(1.0, 2.0))
+
+    def asks_for_it(x):
+        try:
+            return x + np.asarray(x).sum()
+        except tj.TracerError:
+            return x * 100
+
+    assert tj.function(asks_for_it)(t(1.0, 2.0)).tolist() == [100, 200]
+
+
+def test_exceptions_of_plain_python_are_caught() -> None:
+    def f(x):
+        for k in range(3):
+            try:
+                if k == 1:
+                    raise StopIteration
+                x = x * {0: 2.0}[k] if x.sum() > 3 else x * {0: 2.0}[0]
+            except StopIteration:
+                continue
+            except (KeyError, ValueError) as error:
+                x = x + len(error.args)
+            else:
+                x = x - 1
+            finally:
+                x = x * 1.5
+            if x.sum() > 100:
+                break
+        return x
+
+    with pytest.raises(tj.TracerError, match="KeyError is raised under"):
+        tj.function(f)(t(1.0, 2.0))
+
+    def g(x):
+        for k in range(3):
+            try:
+                x = x * {0: 2.0}[k]
+                if k == 0:
+                    raise StopIteration
+            except StopIteration:
+                continue
+            except (KeyError, ValueError) as error:
+                x = x + len(error.args)
+            else:
+                x = x - 1
+            finally:
+                x = x * 1.5
+            if x.sum() > 100:
+                break
+        return x
+
+    same(g, t(1.0, 2.0), t(60.0, 70.0))
+
+
 def test_del_and_exception_names() -> None:
     def f(x):
         y = x + 1

@@ -12,13 +12,14 @@ Read next: `staging.py`.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tracejit import dtypes
-from tracejit.errors import StagingError, TracerError, user_line
+from tracejit.errors import StagingError, TraceJitError, TracerError, user_line
 from tracejit.ir import Node
 from tracejit.ops import comparison, core, effects
 from tracejit.tensor import Number, Tensor, state
@@ -29,6 +30,7 @@ from tracejit.trace.autograph.staging import (
     Part,
     Turn,
     branch,
+    guards,
     last_raise,
     places_of,
     predicate,
@@ -43,10 +45,12 @@ __all__ = [
     "and_",
     "assert_",
     "block",
+    "caught",
     "compare",
     "condition",
     "elements",
     "for_",
+    "guarding",
     "if_",
     "if_exp",
     "kept",
@@ -382,6 +386,20 @@ def raised(error: Any) -> Any:
     return error
 
 
+def guarding() -> Any:
+    """Around the body of a try statement that has handlers."""
+    return guards
+
+
+def caught(kinds: Any) -> None:
+    """A handler has caught an exception. One that tells of traced values does not exist in eager code, so it goes on,
+    unless the handler asks for it by name."""
+    error = sys.exc_info()[1]
+    named = [k for k in (kinds if isinstance(kinds, tuple) else (kinds,)) if isinstance(k, type)]
+    if isinstance(error, TracerError) and not any(issubclass(k, TraceJitError) for k in named):
+        raise error
+
+
 class _Shown:
     """A Python number in text that is written at run time: a mark where it will stand, instead of its value now."""
 
@@ -417,7 +435,7 @@ def subject(x: Any) -> Any:
 
 # -- expressions
 def _expression() -> Facts:
-    return Facts((), (), (), 0, False, False, user_line())
+    return Facts((), (), (), 0, False, user_line())
 
 
 def if_exp(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

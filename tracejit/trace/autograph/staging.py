@@ -46,6 +46,21 @@ class Raised(threading.local):
 last_raise = Raised()
 
 
+class Guards(threading.local):
+    """`with guards:` the body of a try statement that has handlers."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+guards = Guards()
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What `transform.py` knows of a statement."""
@@ -54,7 +69,6 @@ class Facts:
     attributes: tuple[tuple[str, ...], ...]
     containers: tuple[tuple[str, ...], ...]
     line: int
-    guarded: bool  # inside a try with handlers
     absorbs: bool  # a branch of it always leaves the block
     where: str  # file:line
 
@@ -195,10 +209,11 @@ class Part:
                 try:
                     self.outcome = f() or Outcome()
                 except Exception as error:
-                    if last_raise.latest is not error or isinstance(error, TracerError):
+                    users = last_raise.latest is error
+                    if isinstance(error, TracerError) or not (users or guards.depth):
                         raise
                     last_raise.latest = None
-                    if facts.guarded:
+                    if guards.depth:
                         raise TracerError(
                             f"{type(error).__name__} is raised under the condition at {facts.where}, which is known "
                             f"only at run time, inside a try whose handlers cannot catch it then. Write what the "
@@ -754,6 +769,7 @@ def _missing(x: Any) -> bool:
 __all__ = [
     "Part",
     "Facts",
+    "guards",
     "Loop",
     "Turn",
     "branch",

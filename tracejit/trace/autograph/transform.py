@@ -264,7 +264,6 @@ class _Scope:
     globals: set[str] = field(default_factory=set)
     nonlocals: set[str] = field(default_factory=set)
     in_body: bool = False  # inside a function made here
-    guarded: bool = False  # inside a try that has handlers
     shared: set[str] = field(default_factory=set)  # names that functions made here assign
 
     def __post_init__(self) -> None:
@@ -375,7 +374,7 @@ class _Rewriter(ast.NodeTransformer):
         names = tuple(spelled(n) for n in assigned(parts) if not n.startswith(PREFIX))
         attributes, containers = (tuple(tuple(map(spelled, p)) for p in places) for places in changed_places(parts))
         absorbs = isinstance(node, ast.If) and (_always_leaves(node.body) or _always_leaves(node.orelse))
-        facts = names, attributes, containers, node.lineno, self.scope.guarded, absorbs
+        facts = names, attributes, containers, node.lineno, absorbs
         if isinstance(node, ast.If):
             first = [self.visit(node.test)]
             first += [self.made(made, "ag__body", node.body, node), self.made(made, "ag__else", node.orelse, node)]
@@ -454,7 +453,7 @@ class _Rewriter(ast.NodeTransformer):
         """A call of an operator."""
         function = ast.copy_location(ast.Attribute(ast.Name(RUNTIME, ast.Load()), name, ast.Load()), at)
         call = ast.copy_location(ast.Call(function, list(args), []), at)
-        first = [function, call] if isinstance(at, ast.stmt) else [function]
+        first = [function, call] if isinstance(at, ast.stmt | ast.excepthandler) else [function]
         for node in first:  # a traceback shows the first line: the header of a statement
             node.end_lineno, node.end_col_offset = node.lineno, node.col_offset
         return ast.fix_missing_locations(call)
@@ -471,14 +470,18 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Try(self, node: ast.Try) -> ast.AST:
-        saved = self.scope.guarded
-        self.scope.guarded = saved or bool(node.handlers)
-        node.body = self.block(node.body)
-        self.scope.guarded = saved
+        body = self.block(node.body)
+        if node.handlers:  # what is raised inside under a traced condition could not be caught
+            guard = ast.With([ast.withitem(self.runtime(node.body[0], "guarding"), None)], body)
+            body = [ast.fix_missing_locations(ast.copy_location(guard, node.body[0]))]
+        node.body = body
         for h in node.handlers:
+            kinds: ast.expr = ast.copy_location(ast.Constant(None), h)
             if h.type is not None:
+                kinds = copy.deepcopy(h.type)
                 h.type = self.visit(h.type)
-            h.body = self.block(h.body)
+            look = ast.copy_location(ast.Expr(self.runtime(h, "caught", kinds)), h)
+            h.body = [look, *self.block(h.body)]
         node.orelse, node.finalbody = self.block(node.orelse), self.block(node.finalbody)
         return node
 
@@ -606,7 +609,8 @@ class _Rewriter(ast.NodeTransformer):
         inner = node.args[0]
         assert isinstance(inner, ast.GeneratorExp | ast.ListComp)
         plain = self.visit(copy.deepcopy(inner))
-        generators, conditions = [], []
+        generators: list[ast.comprehension] = []
+        conditions: list[str] = []
         for g in inner.generators:
             generators.append(ast.comprehension(g.target, self.visit(g.iter), [], g.is_async))
             for test in g.ifs:

@@ -89,7 +89,7 @@ class _Rows:
 
     def __init__(self, length: int):
         self.length = length
-        self.env: dict[Node, tuple[Any, bool]] = {}
+        self.env: dict[Node, tuple[Any, Any]] = {}
 
     def run(self, body: Graph, wanted: Sequence[Node]) -> None:
         """Evaluate what is wanted of a body."""
