@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print Markdown; a full run writes docs/benchmarks.md")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose name contains one of these")
     parser.add_argument("--peers", nargs="+", metavar="NAME", choices=list(PEERS), default=list(PEERS))
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     both = list(dict.fromkeys([default_threads(), 1]))
     parser.add_argument("--threads", nargs="+", type=int, default=both, help="a table for each; all and 1 by default")
     arguments = parser.parse_args()

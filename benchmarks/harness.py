@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.convolution import CONVOLUTION
 from benchmarks.kernels import KERNELS
 from benchmarks.loops import LOOPS
 from benchmarks.matrix import MATRIX
@@ -30,10 +31,10 @@ from benchmarks.roofline import Limits, Work, work_of_plan
 from benchmarks.training import TRAINING
 from benchmarks.workloads import WORKLOADS, Target, Workload
 
-ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | NETWORK | TRAINING
+ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | CONVOLUTION | NETWORK | TRAINING
 SAMPLE = 0.03  # seconds a library runs in one round
 SLOW = 4.0  # a library so many times slower than the best other one is timed in the first rounds only
-FIRST_ROUNDS = 3
+FIRST_ROUNDS = 2
 OURS, LIMIT = "tracejit", "limit"
 
 
