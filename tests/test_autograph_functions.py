@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: the asserts in here are under test themselves.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -372,7 +373,12 @@ def test_what_a_handler_would_catch_at_run_time_is_refused() -> None:
         except ValueError:
             return -x
 
-    for f in (by_lookup, by_everything, in_a_helper, by_a_shape):
+    def by_suppress(x):
+        with contextlib.suppress(ValueError):
+            x = fails(x)
+        return x
+
+    for f in (by_lookup, by_everything, in_a_helper, by_a_shape, by_suppress):
         with pytest.raises(tj.TracerError, match=r"Error is raised under the condition at .*functions.py:\d+"):
             tj.function(f)(t(1.0, 2.0))
 
@@ -436,6 +442,13 @@ def test_exceptions_of_plain_python_are_caught() -> None:
         return x
 
     same(g, t(1.0, 2.0), t(60.0, 70.0))
+
+    def h(x):
+        with contextlib.suppress(KeyError):
+            x = x * {}["k"]
+        return x * 2 if x.sum() > 3 else x
+
+    same(h, t(1.0, 2.0), t(60.0, 70.0))
 
 
 def test_del_and_exception_names() -> None:

@@ -11,6 +11,7 @@ Read next: `staging.py`.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,7 @@ __all__ = [
     "if_exp",
     "kept",
     "known",
+    "manager",
     "maybe",
     "not_",
     "or_",
@@ -398,6 +400,25 @@ def caught(kinds: Any) -> None:
     named = [k for k in (kinds if isinstance(kinds, tuple) else (kinds,)) if isinstance(k, type)]
     if isinstance(error, TracerError) and not any(issubclass(k, TraceJitError) for k in named):
         raise error
+
+
+class _Suppressing:
+    """`contextlib.suppress`, which is a handler too."""
+
+    def __init__(self, inner: contextlib.suppress):
+        self.inner = inner
+
+    def __enter__(self) -> None:
+        guards.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        guards.__exit__()
+        return self.inner.__exit__(kind, error, trace) if not isinstance(error, TracerError) else False
+
+
+def manager(x: Any) -> Any:
+    """The context manager of a with statement."""
+    return _Suppressing(x) if type(x) is contextlib.suppress else x
 
 
 class _Shown:

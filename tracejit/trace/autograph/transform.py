@@ -466,6 +466,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> ast.AST:
         node.items = [self.visit(i) for i in node.items]
+        for i in node.items:
+            i.context_expr = self.runtime(i.context_expr, "manager", i.context_expr)
         node.body = self.block(node.body)
         return node
 
