@@ -121,6 +121,21 @@ def test_masks(kind: str) -> None:
         layer(x, mask=mask[:, :2])
 
 
+def test_masks_go_from_layer_to_layer() -> None:
+    ids = np.array([[3, 1, 2, 0, 0], [1, 0, 0, 0, 0]])
+    many = L.LSTM(2, return_sequences=True)
+    parts = [L.Embedding(4, 3, mask_zero=True), L.Dropout(0.5), many, L.LayerNormalization()]
+    for last in (L.GRU(2), L.GlobalAveragePooling1D(), L.Bidirectional(L.SimpleRNN(2))):
+        inner = tj.Sequential([*parts[1:], L.Dense(2, activation="tanh")])
+        model = tj.Sequential([parts[0], inner, last])
+        for f in (model, tj.function(lambda x, model=model: model(x))):
+            whole = f(ids).numpy()
+            for row, n in enumerate((3, 1)):  # as if the steps of id 0 were not there
+                np.testing.assert_allclose(whole[row], f(ids[row : row + 1, :n]).numpy()[0], rtol=1e-5, atol=1e-6)
+    unmasked = tj.Sequential([L.Embedding(4, 3), L.GRU(2)])
+    assert not np.allclose(unmasked(ids).numpy()[0], unmasked(ids[:1, :3]).numpy()[0])
+
+
 def test_weights_have_the_layout_of_keras() -> None:
     lstm, gru = made("lstm"), made("gru")
     assert [v.shape for v in lstm.variables] == [(3, 8), (2, 8), (8,)]

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from tracejit.nn.core import Activated, Shape, described, last_size, tail
 from tracejit.nn.module import Layer
 from tracejit.ops import convolution, pooling
-from tracejit.ops.reduction import max
+from tracejit.ops.elementwise import cast
+from tracejit.ops.reduction import max, sum
 from tracejit.ops.shaping import pad, repeat
 from tracejit.ops.statistics import mean
 
@@ -435,9 +436,16 @@ class _Global(_Windowed):
 
 
 class GlobalAveragePooling1D(_Global):
-    """The mean of each channel of (batch, length, channels)."""
+    """The mean of each channel of (batch, length, channels); mask (batch, length): over the steps where it is true."""
 
     rank, function = 1, staticmethod(mean)
+
+    def call(self, x: Any, mask: Any = None) -> Any:
+        if mask is None:
+            return super().call(x)
+        self._check_rank(x.shape)
+        real = cast(mask, x.dtype)[:, :, None]  # type: ignore[index]
+        return sum(x * real, axis=1, keepdims=self.keepdims) / sum(real, axis=1, keepdims=self.keepdims)
 
 
 class GlobalAveragePooling2D(_Global):
@@ -496,7 +504,7 @@ class ZeroPadding2D(_Windowed):
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
         dims = zip(input_shape[1:-1], self.padding)
-        return (input_shape[0], *(None if n is None else n + sum(p) for n, p in dims), input_shape[-1])
+        return (input_shape[0], *(None if n is None else n + p[0] + p[1] for n, p in dims), input_shape[-1])
 
     def _options(self) -> str:
         return str(self.padding)

@@ -21,7 +21,6 @@ from tracejit.ops.embedding import embedding
 from tracejit.ops.linalg import matmul
 from tracejit.ops.movement import reshape, transpose
 from tracejit.ops.shaping import repeat
-from tracejit.tensor import Tensor
 
 Shape = tuple[int | None, ...]
 
@@ -55,6 +54,8 @@ class Dense(Activated):
     >>> layer([[1.0, 2.0]]).shape, [v.shape for v in layer.variables]
     ((1, 3), [(2, 3), (3,)])
     """
+
+    _keeps_mask = True
 
     def __init__(
         self,
@@ -197,6 +198,8 @@ class RepeatVector(Layer):
 # -- functions ---------------------------------------------------------------------------------------------------------
 class _SameShape(Layer):
     """A layer whose result has the shape of its input."""
+
+    _keeps_mask = True
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -388,6 +391,9 @@ class GaussianNoise(_SameShape):
 class Embedding(Layer):
     """Rows of a table, by integer ids: ids of shape S give (*S, output_dim). IndexError for an id out of range.
 
+    mask_zero: id 0 stands for steps that are not there; the next layers of a `Sequential` leave them out, and code of
+    your own gives them `mask=embedding.compute_mask(ids)`.
+
     Variables: embeddings (input_dim, output_dim).
 
     >>> Embedding(10, 4)([[1, 2, 3]]).shape
@@ -410,9 +416,9 @@ class Embedding(Layer):
     def call(self, ids: Any) -> Any:
         return embedding(self.embeddings, ids if ids.dtype.kind in "iu" else core.cast(ids, np.dtype("int32")))
 
-    def compute_mask(self, ids: Any) -> Tensor | None:
-        """Where ids are not 0, with `mask_zero`: the mask for recurrent layers and attention."""
-        return core.as_tensor(ids) != 0 if self.mask_zero else None  # type: ignore[return-value]
+    def compute_mask(self, ids: Any, mask: Any = None) -> Any:
+        """Where ids are not 0, with `mask_zero`."""
+        return core.as_tensor(ids) != 0 if self.mask_zero else None
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
         return (*input_shape, self.output_dim)

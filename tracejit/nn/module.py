@@ -330,6 +330,8 @@ class Layer(Module):
     _input_shape: tuple[int | None, ...] | None = None  # without the batch
     _waiting: dict[str, Any] | None = None  # values for its Variables, until it is built
     _takes_training = False
+    _takes_mask = False
+    _keeps_mask = False  # whether each step of the result belongs to the same step of the input
     _not_owned = frozenset(("_waiting",))
 
     def __init__(
@@ -353,7 +355,8 @@ class Layer(Module):
         super().__init_subclass__(**kwargs)
         if "build" in vars(cls) and "built" not in vars(cls):
             cls.built = False
-        cls._takes_training = "training" in inspect.signature(cls.call).parameters
+        parameters = inspect.signature(cls.call).parameters
+        cls._takes_training, cls._takes_mask = "training" in parameters, "mask" in parameters
 
     @property
     def dtype(self) -> np.dtype:
@@ -378,6 +381,11 @@ class Layer(Module):
         NotImplementedError where a subclass does not say.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method `compute_output_shape`")
+
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        """Which steps of the result are real, from which steps of the input are; None for all. A `Sequential` hands
+        masks on: what this gives goes to the next layer, as `mask=` if its `call` has that parameter."""
+        return mask if self._keeps_mask else None
 
     def add_weight(
         self,

@@ -22,6 +22,8 @@ from tracejit.variable import Variable
 class _Normalization(Layer):
     """What all of them share: gamma, which scales, and beta, which is added."""
 
+    _keeps_mask = True
+
     def __init__(
         self,
         axis: int | Sequence[int] = -1,

@@ -296,6 +296,9 @@ class RNN(Layer):
             y = states[0] if last is None else last
         return (y, *states) if self.return_state else y
 
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        return mask if self.return_sequences else None
+
     def _first_states(self, given: Any, batch: int, dtype: np.dtype) -> list[Any]:
         sizes = self.sizes()
         if given is None:
@@ -428,6 +431,9 @@ class Bidirectional(Layer):
             b = flip(b, axis=1)
         y = self._merged(a, b)
         return (y, *kept) if kept else y
+
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        return self.forward_layer.compute_mask(x, mask)
 
     def _merged(self, a: Any, b: Any) -> Any:
         if self.merge_mode == "concat":

@@ -73,10 +73,21 @@ class Sequential(Model):
                     break
         return found
 
-    def call(self, x: Any, training: bool = False) -> Any:
+    def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         for layer in self.layers:
-            x = layer(x) if isinstance(layer, Layer) else traceable(layer)(x)
+            if isinstance(layer, Layer):
+                following = layer.compute_mask(x, mask)
+                x = layer(x, mask=mask) if mask is not None and layer._takes_mask else layer(x)
+                mask = following
+            else:
+                x, mask = traceable(layer)(x), None
         return x
+
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        for layer in self.layers:
+            mask = layer.compute_mask(x, mask) if isinstance(layer, Layer) else None
+            x = None  # only the first one looks at it
+        return mask
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         shape = input_shape
