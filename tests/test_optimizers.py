@@ -310,6 +310,36 @@ def test_updates_run_on_the_products_of_their_gradients() -> None:
     assert large.numpy().ctypes.data == before == now
 
 
+OPTIONS: list[dict[str, Any]] = [{}, {"gradient_accumulation_steps": 2}, {"global_clipnorm": 1.0}, {"scaled": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_large_weights_are_written_over(options: dict[str, Any]) -> None:
+    """Also where rows of a table are looked up (which can fail, before anything is written), and where a step may leave
+    weights as they are."""
+    table = tj.layers.Embedding(600, 512)
+    model = tj.Sequential([table, tj.layers.GlobalAveragePooling1D(), tj.layers.Dense(600)])
+    x, y = tj.asarray(np.arange(12).reshape(3, 4)), tj.asarray([1, 2, 3])
+    model(x)
+    scaled = options.get("scaled", False)
+    optimizer: Any = tj.optimizers.SGD(0.1, momentum=0.5, **({} if scaled else options))
+    optimizer = tj.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
+    optimizer.build(model.trainable_variables)
+    loss = tj.losses.SparseCategoricalCrossentropy(from_logits=True)
+    step = tj.function(lambda x, y: optimizer.minimize(lambda: loss(y, model(x)), model.trainable_variables))
+    for _ in range(3):
+        step(x, y)
+    places = [v.numpy().ctypes.data for v in (table.variables[0], model.layers[2].kernel)]
+    losses = [step(x, y).item() for _ in range(4)]
+    assert places == [v.numpy().ctypes.data for v in (table.variables[0], model.layers[2].kernel)]
+    assert losses[-1] < losses[0]
+    before = [v.numpy().copy() for v in model.variables]
+    with pytest.raises(IndexError):
+        step(tj.asarray(np.full((3, 4), 600)), y)
+    for v, b in zip(model.variables, before):
+        np.testing.assert_array_equal(v.numpy(), b)
+
+
 # -- clipping, decay, accumulation, averages -----------------------------------------------------------------------
 def moved(optimizer: Any, *gs: Any) -> list[np.ndarray]:
     """How far one step of gradient descent with rate 1 takes Variables: the gradients it used."""

@@ -29,9 +29,21 @@ def is_control(node: Node) -> bool:
 def step(node: Node, inputs: Sequence[int], results: Sequence[int], fuse: Fuse, new: NewBuffer) -> Branch | Loop:
     """The step for a control node, given its buffers. `new` adds a buffer to the plan around."""
     if node.op.name == "cond":
-        parts = tuple(_part(fuse(g)) for g in node.attrs["branches"])
+        parts = _alternatives([fuse(g) for g in node.attrs["branches"]])
         return Branch(inputs[0], tuple(inputs[1:]), tuple(results), parts, _work(parts, new), node.where)
     return _loop(node, inputs, results, fuse, new)
+
+
+def _alternatives(plans: Sequence[Plan]) -> tuple[Part, ...]:
+    """The branches. A result that some branch gives back as it came is the new value of that input: the others write
+    over it."""
+    updates = {k: p.inputs.index(b) for p in plans for k, b in enumerate(p.outputs)
+               if b in p.inputs and p.outputs.count(b) == 1}
+    taken = set(updates.values())
+    for k, i in buffers.assign(plans[0], failing=False).reusable.items():
+        if i not in taken:
+            updates.setdefault(k, i)
+    return tuple(_part(p, updates) for p in plans)
 
 
 def _loop(node: Node, inputs: Sequence[int], results: Sequence[int], fuse: Fuse, new: NewBuffer) -> Loop:

@@ -25,7 +25,6 @@ from tracejit.nn.module import Module
 from tracejit.nn.schedules import LearningRateSchedule
 from tracejit.ops import core
 from tracejit.ops.control import cond
-from tracejit.ops.creation import zeros_like
 from tracejit.ops.elementwise import cast, clip, maximum, sqrt, square, where
 from tracejit.ops.reduction import sum
 from tracejit.tape import GradientTape
@@ -220,15 +219,14 @@ class Optimizer(Module):
             self._update_all(gradients, trained, slots)
         else:
             kept = [s["gradients"] for s in slots]
+            first = self._steps % n == 0  # what is kept from the round before does not count
 
             def update() -> None:
                 self._update_all([(a + g) / n for a, g in zip(kept, gradients)], trained, slots)
-                for a in kept:
-                    a.assign(zeros_like(a))
 
             def wait() -> None:
                 for a, g in zip(kept, gradients):
-                    a.assign_add(g)
+                    a.assign(where(first, g, a + g))
 
             cond((self._steps + 1) % n == 0, update, wait)
         self._steps.assign_add(1)
