@@ -31,7 +31,8 @@ from benchmarks.roofline import Limits, Work, work_of_plan
 from benchmarks.training import TRAINING
 from benchmarks.workloads import WORKLOADS, Target, Workload
 
-ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | CONVOLUTION | NETWORK | TRAINING
+LAYERS = CONVOLUTION | NETWORK | TRAINING  # with all threads only: there are many
+ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | LAYERS
 SAMPLE = 0.03  # seconds a library runs in one round
 SLOW = 4.0  # a library so many times slower than the best other one is timed in the first rounds only
 FIRST_ROUNDS = 2
@@ -246,7 +247,7 @@ def nbytes(values: Any) -> int:
 def measure(workload: Workload, groups: Sequence[Group], rounds: int) -> list[Row]:
     """Check each library's result against NumPy in float64, then time all of them in interleaved rounds: a row for each
     number of threads."""
-    groups = groups if workload.scales else groups[:1]
+    groups = groups if workload.scales and workload.name not in LAYERS else groups[:1]
     rows = [Row(workload.name, workload.unit, workload.target if k == 0 else None, note=workload.note)
             for k in range(len(groups))]
     taking = [[lib for lib in group.libraries if workload.runs_on(lib.name)] for group in groups]
