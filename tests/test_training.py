@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -274,6 +276,42 @@ def test_a_step_of_ones_own(data: Any) -> None:
     model.compile("sgd", tj.losses.SparseCategoricalCrossentropy(from_logits=True))
     history = model.fit(scaled(data[0][:64]), data[1][:64], epochs=2, verbose=0)
     assert list(history.history) == ["twice"] and history.history["twice"][0] > 2
+
+
+def test_a_model_may_have_an_optimizer_of_its_own(data: Any) -> None:
+    class Own(tj.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.optimizer, self.run = L.Dense(10), tj.optimizers.Adam(), "mine"
+
+        def call(self, x: Any) -> Any:
+            return self.head(x.reshape(x.shape[0], 64))
+
+        @tj.function
+        def learn(self, x: Any, y: Any) -> Any:
+            with tj.GradientTape() as tape:
+                loss = tj.losses.SparseCategoricalCrossentropy(from_logits=True)(y, self(x, training=True))
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables))
+            return loss
+
+    model = Own()
+    x, y = scaled(data[0][:64]).astype("f4"), data[1][:64]
+    losses = [model.learn(x, y).item() for _ in range(20)]
+    assert losses[-1] < losses[0] and len(model.variables) == 2
+    model.compile("sgd", tj.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, y, verbose=0)
+    assert isinstance(model.optimizer, tj.optimizers.SGD) and model.run == "mine"
+
+
+def test_a_model_predicts_without_compile_and_is_traced_once(data: Any) -> None:
+    images = scaled(data[0][:64])
+    model = tj.Sequential([L.Flatten(), L.Dense(10)])
+    expected = model.predict(images, verbose=0)
+    before = tj.stats().traces
+    np.testing.assert_array_equal(model.predict(images, verbose=0), expected)
+    assert tj.stats().traces == before
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(other.predict(images, verbose=0), expected)
 
 
 def test_single_batches(data: Any) -> None:

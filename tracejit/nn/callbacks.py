@@ -373,7 +373,7 @@ class BackupAndRestore(Callback):
         )
         if self.checkpoint.latest is not None:
             self.checkpoint.restore()
-            run = model.run
+            run = model.training_run
             run.epoch = run.passes = self._place["epoch"]
             run.batch = self._place["batch"]
             run.position = json.loads(self._place["position"]) if self._place["position"] else None
@@ -383,7 +383,7 @@ class BackupAndRestore(Callback):
         self.checkpoint.save(int(self.model.optimizer.iterations))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        run = self.model.run
+        run = self.model.training_run
         if self.save_freq != "epoch" and run.batch % int(self.save_freq) == 0:
             self._save(run.epoch, run.batch, json.dumps(run.iterator.state()))
 
@@ -441,8 +441,8 @@ class TensorBoard(Callback):
             if self.histogram_freq and epoch % self.histogram_freq == 0:
                 for name, v in model.named_variables().items():
                     summary.histogram(name, v.numpy())
-            if self.write_graph and model.run.sample is not None:
-                summary.graph(model, model.run.sample)
+            if self.write_graph and model.training_run.sample is not None:
+                summary.graph(model, model.training_run.sample)
                 self.write_graph = False
 
     def on_train_end(self, logs: Logs | None = None) -> None:

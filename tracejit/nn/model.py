@@ -39,9 +39,10 @@ class Model(Layer):
     ((1, 1), 17)
     """
 
-    _not_owned = Layer._not_owned | {"_training", "run"}
+    _not_owned = Layer._not_owned | {"_training", "_functions", "_optimizer", "training_run"}
     _training: training.Training | None = None
-    run: training.Run | None = None  # how far training has come
+    _optimizer: Any = None
+    training_run: training.Run | None = None  # how far training has come
     stop_training = False
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -56,6 +57,7 @@ class Model(Layer):
         are added) and metrics, each by name or as an object. run_eagerly: steps stay plain Python, for `pdb` and
         `print`."""
         self._training = training.Training(optimizer, loss, metrics or (), run_eagerly)
+        self._optimizer = None
 
     def _compiled(self, what: str) -> training.Training:
         if self._training is None:
@@ -63,9 +65,21 @@ class Model(Layer):
         return self._training
 
     @property
+    def uncompiled(self) -> dict[str, Callable[..., Any]]:
+        """Steps of a model that has not been given what to train it with: it predicts."""
+        return self.__dict__.setdefault("_functions", {})  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_functions"}  # copies compile their own
+
+    @property
     def optimizer(self) -> Any:
-        """The optimizer that `compile` was given."""
-        return self._compiled("optimizer").optimizer
+        """The optimizer that `compile` was given, or one that a subclass has set."""
+        return self._compiled("optimizer").optimizer if self._optimizer is None else self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
 
     @property
     def metrics(self) -> list[Any]:

@@ -52,7 +52,7 @@ class Training:
 def step_function(model: Any, kind: str) -> Callable[..., Any]:
     """The compiled step of a kind ("train", "test", "predict"); it takes the parts of a batch."""
     t = model._training
-    functions = {} if t is None else t.functions
+    functions = model.uncompiled if t is None else t.functions
     if kind not in functions:
         method = getattr(model, f"{kind}_step")
 
@@ -73,8 +73,8 @@ def prepare(model: Any, data: tuple[Any, ...], trains: bool) -> None:
         model(sample)
     if trains:
         model._training.optimizer.build(model.trainable_variables)
-        if model.run is not None:
-            model.run.sample = sample
+        if model.training_run is not None:
+            model.training_run.sample = sample
 
 
 def fit(
@@ -110,7 +110,7 @@ def fit(
     around = CallbackList(
         [*(callbacks or ()), history], model, {"epochs": epochs, "steps": batches.steps, "verbose": verbose}
     )
-    run = model.run = Run(initial_epoch)
+    run = model.training_run = Run(initial_epoch)
     model.stop_training = False
     around.call("on_train_begin")
     for epoch in range(run.epoch, epochs):
