@@ -88,7 +88,8 @@ SHAPES = [((2, 3), 5, 7, 4, 3), ((), 1, 9, 8, 8),
 @pytest.mark.parametrize("kind", ["", "bool", "padding", "number", "short", "narrow"])
 def test_values_and_slopes_are_those_of_the_definition(kind: str, dtype: str, rng: np.random.Generator) -> None:
     tolerance = 3e-5 if dtype == "float32" else 1e-13
-    for number, (batch, *sizes) in enumerate(SHAPES):
+    chosen = SHAPES[dtype == "float32"::2] if kind else SHAPES  # every second one with masks
+    for number, (batch, *sizes) in enumerate(chosen):
         q, k, v = made(rng, batch, *sizes, dtype)
         mask = a_mask(rng, kind, batch, *sizes[:2], dtype)
         added = mask is not None and mask.dtype != bool
