@@ -136,14 +136,14 @@ class _Blocks:
 
     def scores(self, b: slice, rows: slice, of_mask: Any) -> np.ndarray:
         s = (self.q[b, rows] * self.scale) @ self.k[b].swapaxes(-1, -2)
-        if self.mask is not None:
-            mask = self.mask[of_mask]
-            s = np.where(mask, s, -np.inf) if mask.dtype.kind == "b" else s + mask
+        if self.mask is not None and self.mask.dtype.kind == "f":
+            s += self.mask[of_mask]
+        elif self.mask is not None:
+            np.copyto(s, -np.inf, where=~self.mask[of_mask])
         if self.causal:
-            seen = np.arange(self.columns) <= np.arange(rows.start, rows.start + s.shape[1])[:, None]
-            s = np.where(seen, s, -np.inf)
-        return s.astype(self.q.dtype, copy=False)
-
+            at = np.arange(rows.start, rows.start + s.shape[1])
+            np.copyto(s, -np.inf, where=np.arange(self.columns) > at[:, None])
+        return s
 
     def dropped(self, b: slice, rows: slice, x: np.ndarray) -> np.ndarray:
         """x, of a block's shape, without what the draw drops."""
@@ -171,7 +171,8 @@ def _eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, *rest: np.ndarray, causa
         s = blocks.scores(b, rows, of_mask)
         peak = s.max(-1, keepdims=True)
         peak[peak == -np.inf] = 0
-        p = np.exp(s - peak)
+        s -= peak
+        p = np.exp(s, out=s)
         sums = p.sum(-1, keepdims=True)
         none = sums == 0
         sums[none] = 1
@@ -185,9 +186,12 @@ def _slopes(blocks: _Blocks, v: np.ndarray, lse: np.ndarray, delta: np.ndarray,
     """For each block its matrices, its rows, its place in the mask, p and ds."""
     vs, lses, deltas, gs = map(stacked, (v, lse[..., None], delta[..., None], g))
     for b, rows, of_mask in blocks:
-        p = np.exp(blocks.scores(b, rows, of_mask) - lses[b, rows])
-        of_p = blocks.dropped(b, rows, gs[b, rows] @ vs[b].swapaxes(-1, -2))
-        yield b, rows, of_mask, p, p * (of_p - deltas[b, rows])
+        s = blocks.scores(b, rows, of_mask)
+        s -= lses[b, rows]
+        p, slope = np.exp(s, out=s), blocks.dropped(b, rows, gs[b, rows] @ vs[b].swapaxes(-1, -2))
+        slope -= deltas[b, rows]
+        slope *= p
+        yield b, rows, of_mask, p, slope
 
 
 def _grad_eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, lse: np.ndarray, delta: np.ndarray, g: np.ndarray,
