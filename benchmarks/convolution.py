@@ -32,7 +32,8 @@ class Convolution(Workload):
         window, stride = self.k[0], self.stride
         rows, columns = self.y[1:3]
         cuts = {(i, j): (slice(None), slice(i, i + (rows - 1) * stride + 1, stride),
-                         slice(j, j + (columns - 1) * stride + 1, stride)) for i in range(window) for j in range(window)}
+                         slice(j, j + (columns - 1) * stride + 1, stride))
+                for i in range(window) for j in range(window)}
 
         def convolution(x, k, w):
             return np.maximum(sum(x[cut] @ k[tap] for tap, cut in cuts.items()), 0)
