@@ -582,6 +582,43 @@ def test_raise_in_branches() -> None:
     same(g, t(1.0), t(30.0))
 
 
+def test_errors_of_a_branch_come_if_it_is_taken() -> None:
+    table = {"a": 2.0}
+
+    def missing_key(x):
+        if x.sum() > 0:
+            return x * table["a"]
+        return x * table["b"]
+
+    def wrong_shape(x):
+        if x.sum() > 0:
+            return x
+        y = x * 2
+        return y @ tj.ones(7)
+
+    def operand(x):
+        if x.sum() < 0 and [1, 2][5]:
+            return x
+        return -x
+
+    def in_a_loop(x):
+        n = 0
+        while x.sum() < 0:
+            x = x + [1, 2, 3][n + 5]
+        return x, n
+
+    def raised_in_a_loop(x):
+        total = x.sum()
+        for v in x:
+            while v < 0:
+                raise ValueError(f"negative: {v}")
+            total = total + v
+        return total
+
+    for f in (missing_key, wrong_shape, operand, in_a_loop, raised_in_a_loop):
+        assert same(f, t(1.0, 2.0), t(-1.0, -2.0), t(3.0, 2.0)).trace_count == 1
+
+
 # -- source ------------------------------------------------------------------------------------------------------------
 def test_without_source() -> None:
     space: dict[str, Any] = {}

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.errors import StagingError, TracerError
+from tracejit.errors import StagingError, TraceJitError, TracerError, last_user_line
 from tracejit.ir import INPUT, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, together, union
 from tracejit.ops.effects import Template, filled
 from tracejit.ops.regions import COND, SCAN, WHILE
-from tracejit.tensor import Number, Tensor, apply, recording
+from tracejit.tensor import Number, Tensor, apply, recording, state
 from tracejit.trace.autograph.values import RAISED, UNSET, Outcome, Undefined
 from tracejit.trees import flatten, leaf_names, unflatten
 
@@ -209,8 +209,7 @@ class Part:
                 try:
                     self.outcome = f() or Outcome()
                 except Exception as error:
-                    users = last_raise.latest is error
-                    if isinstance(error, TracerError) or not (users or guards.depth):
+                    if isinstance(error, TraceJitError):
                         raise
                     last_raise.latest = None
                     if guards.depth:
@@ -265,12 +264,16 @@ RAISE = core.primitive(
 
 
 def raise_later(error: BaseException) -> None:
-    """Raise at run time what has been raised while tracing; traced values in its text are filled in then."""
+    """Raise at run time what has been raised while tracing, since there it may not come to that; traced values in its
+    text are filled in then."""
+    trace: Any = state.trace
+    saved, trace.where = trace.where, last_user_line(error)
     error = error.with_traceback(None)
     error.__context__ = None
     template = Template()
     text = template.text(error.args[0]) if len(error.args) == 1 and isinstance(error.args[0], str) else None
     apply(RAISE, template.tensors, {"error": error, "text": text, "kinds": tuple(template.kinds)})
+    trace.where = saved
 
 
 def described(x: Any) -> str:
@@ -522,7 +525,10 @@ class Loop:
         settled = True
         for c, x in zip(self.extra, turn.extra, strict=True):
             settled &= self._fits(c, x, body)
-        if not turn.outcome.raised:
+        if turn.outcome.raised:
+            for c in self.carries.values():
+                c.final = c.stand_in
+        else:
             for k, p in enumerate(self.places):
                 settled &= self._place_fits(k, p, body)
         carried = {id(c.handle) for c in self.handles}
