@@ -41,7 +41,7 @@ from tracejit.lower.access import (
 )
 from tracejit.lower.epilogue import attach
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import Attention, Buffer, Call, Gemm, Plan, Step, View
+from tracejit.lower.plan import DEEPEST, Attention, Buffer, Call, Gemm, Plan, Step, View
 from tracejit.lower.products import Windows, windows
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
@@ -68,8 +68,7 @@ SMALL = 32 * 1024  # elements: below, one thread does everything anyway
 # How many clusters back a root may join.
 LOOK_BACK = 16
 
-# Elements of a query or value that the native code for attention takes at most, and which inputs are rows: q, k, v, g.
-DEEPEST = 256
+# Which inputs of ops of attention are rows: q, k, v, g.
 ATTENTION_ROWS = {"attention": (0, 1, 2), "attention_grad": (0, 1, 2, 5), "attention_mask_grad": (0, 1, 2, 5)}
 
 # What products have code of their own for; others are library calls.

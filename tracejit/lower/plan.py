@@ -71,6 +71,9 @@ class Gemm:
     inner: tuple[int, ...] = ()
 
 
+DEEPEST = 512  # elements of a query or value that native code for attention takes: as lines, they lie on a stack
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Attention by a batch of matrices, or its gradients; float32/64 only. reads: queries, keys, values (for gradients

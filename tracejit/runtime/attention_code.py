@@ -34,6 +34,7 @@ from tracejit.lower import emit_scalar_llvm, scalar
 from tracejit.lower.emit_scalar_llvm import Emitter
 from tracejit.lower.mathlib import arithmetic, base, exponential
 from tracejit.lower.mathlib.arithmetic import philox4x32_10
+from tracejit.lower.plan import DEEPEST
 from tracejit.runtime import gemm_code
 from tracejit.runtime.build import native_module
 from tracejit.runtime.gemm_code import PTR, Steps, Writer, tile_shape
@@ -41,7 +42,6 @@ from tracejit.runtime.native import I32, Code, Number, Variable
 from tracejit.runtime.native import Word as Value
 
 COLUMNS = 128  # keys in a block: so many lines of scores stay in the first cache
-DEEPEST = 256  # elements of a query or a value: so many lines lie on the stack
 MASKS = 4  # the use of a draw number that masks are (`ops/random.py`)
 ONE = int(np.float64(1).view(np.int64))
 EVERYWHERE = 1 << 40  # a diagonal beyond all columns
@@ -118,7 +118,7 @@ def functions(dtype: np.dtype) -> Functions:
     writer = _Attention(dtype, width, rows, vectors)
     names = ("attention", "attention_grad", "attention_mask_grad", "add_parts")
     sources = [inspect.getfile(m) for m in (gemm_code, emit_scalar_llvm, scalar, base, exponential, arithmetic)]
-    found = native_module(f"attention {dtype.name} {width} {rows}", writer.emit, names, sources)
+    found = native_module(f"attention {dtype.name} {width} {rows} {DEEPEST}", writer.emit, names, sources)
     return Functions(writer.lanes * vectors, *(found[name] for name in names))
 
 
