@@ -258,3 +258,19 @@ def test_new_lengths_need_no_new_machine_code() -> None:
     for n in (5, 17, 40):
         np.testing.assert_allclose(f(np.ones((2, n, FEATURES))).numpy(), layer(np.ones((2, n, FEATURES))).numpy())
     assert tj.stats().compiles == before
+
+
+def test_gradients_of_new_batch_sizes_need_no_new_trace() -> None:
+    layer = made("lstm")
+
+    def gradients(x: Any) -> Any:
+        with tj.GradientTape() as tape:
+            loss = (layer(x) ** 2).mean()
+        return tape.gradient(loss, layer.trainable_variables)
+
+    f = tj.function(gradients)
+    for n in (3, 8, 5, 13):
+        x = tj.asarray(RNG.standard_normal((n, STEPS, FEATURES)))
+        for a, b in zip(f(x), gradients(x)):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-12)
+    assert f.trace_count == 2

@@ -14,7 +14,9 @@ Read next: `trace/symbolic.py` (who uses them).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,29 @@ import numpy as np
 from tracejit.errors import user_line
 
 Solve = Callable[..., "list[Any] | None"]
+
+
+class _Opened(threading.local):
+    """The scopes that are open in this thread."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+
+_opened = _Opened()
+
+
+@contextmanager
+def keys_by_computation() -> Iterator[None]:
+    """Inside, Dims may be keys: by how they were computed, not by value, which would fix them."""
+    before = [(scope, scope.structural) for scope in _opened.scopes]
+    for scope, _ in before:
+        scope.structural = True
+    try:
+        yield
+    finally:
+        for scope, structural in before:
+            scope.structural = structural
 
 
 class Scope:
@@ -41,10 +66,12 @@ class Scope:
 
     def __enter__(self) -> Scope:
         self.open = True
+        _opened.scopes.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.open = False
+        _opened.scopes.remove(self)
 
     def _value(self, text: str, value: Any, inputs: frozenset[int]) -> Dim:
         found = Dim.__new__(Dim)

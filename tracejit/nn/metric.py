@@ -118,7 +118,7 @@ class Mean(Metric):
         v, w = _samples(values, sample_weight)
         self.total.assign_add(_total(v if w is None else v * w))
         if w is None:
-            self.count.assign_add(float(v.size))
+            self.count.assign_add(v.size)
         else:
             self.count.assign_add(_total(core.broadcast_to(w, v.shape)))
 

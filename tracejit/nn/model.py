@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.dtypes import float64
 from tracejit.nn import losses, training
 from tracejit.nn.callbacks import History
 from tracejit.nn.module import Layer, Module, children, traceable
-from tracejit.ops.elementwise import cast
+from tracejit.ops.core import full
 from tracejit.tape import GradientTape
 from tracejit.tensor import Tensor
 from tracejit.trees import flatten
@@ -301,7 +302,7 @@ class Model(Layer):
 
 def _rows(x: Any) -> Any:
     """How many examples a batch has."""
-    return cast(flatten(x)[0][0].shape[0], "float64")
+    return full(flatten(x)[0][0].shape[0], (), float64)
 
 
 def _weights_path(filepath: Any) -> Path:

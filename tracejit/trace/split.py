@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracejit.dims import keys_by_computation
 from tracejit.ir import Graph, Node, Type, has_effects, reachable
 from tracejit.tensor import Tensor, evaluate, recording, taping
 from tracejit.trace.autodiff import Key, Recording, accumulate, backward, differentiable
@@ -54,7 +55,8 @@ def split(graph: Graph, seeded: Sequence[int] | None = None) -> tuple[Graph, Gra
     `backward.notes["cotangents"]` holds the positions of the inputs that its outputs belong to; the others get none.
     Which values are residuals is decided by `residuals.py`; one may be an input or an output of `graph`.
     """
-    joint = cse(pullback(graph, seeded))
+    with keys_by_computation():
+        joint = cse(pullback(graph, seeded))
     n_in, n_out = len(graph.inputs), len(graph.outputs)
     primals, cotangents = joint.inputs[:n_in], joint.inputs[n_in:]
     outputs, results = joint.outputs[:n_out], joint.outputs[n_out:]
