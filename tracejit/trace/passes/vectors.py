@@ -1,6 +1,7 @@
 """Products with a vector as sums: they read each element of the matrix once, so they fuse like any reduction.
 
-In and out: a graph. Products of matrices stay: their tiles use what they read many times.
+In and out: a graph. Products of matrices stay: their tiles use what they read many times. So do those of windows, whose
+elements are in many windows each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ def vectors(graph: Graph) -> Graph:
 
 
 def _has_vector(node: Node) -> bool:
-    return node.op.name == "matmul" and node.dtype.char in "fdFD" and 1 in node.shape[-2:]
+    vector = node.op.name == "matmul" and node.dtype.char in "fdFD" and 1 in node.shape[-2:]
+    return vector and not (node.shape[-2] != 1 and node.dtype.char in "fd" and _of_windows(node.inputs[0]))
+
+
+def _of_windows(node: Node) -> bool:
+    while node.op.kind == "movement" and len(node.inputs) == 1:
+        if node.op.name == "shear":
+            return True
+        node = node.inputs[0]
+    return False
 
 
 def _rule(node: Node, args: list[Any]) -> Any:
