@@ -126,7 +126,7 @@ _PYTHON_TYPES = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 
 def isinstance_(x: Any, kinds: Any, /) -> bool:
     """`isinstance`: a traced Python number is a number, not a tensor."""
-    return issubclass(_python_type(x), kinds) if isinstance(x, Number) else isinstance(x, kinds)
+    return isinstance(_python_type(x)() if isinstance(x, Number) else x, kinds)
 
 
 def type_(*args: Any, **options: Any) -> Any:
