@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -369,3 +370,11 @@ def test_errors(change: dict[str, Any], error: type[Exception], words: str) -> N
         attention(**args)
     with pytest.raises(error, match=words):
         tj.function(lambda: attention(**args))()
+
+
+def test_reports_name_it(tmp_path: Path) -> None:
+    f, q = tj.function(lambda q: attention(q, q, q)), tj.ones((2, 5, 4))
+    f(q)
+    assert "attention: scores block by block in the cache" in str(tj.explain(f))
+    page = f.report(tmp_path / "report.html", q)
+    assert "5 queries and 5 keys, 2 times" in Path(page).read_text()

@@ -27,7 +27,7 @@ from tracejit import config
 from tracejit.drawing import graph_svg, place_svg, roofline_svg
 from tracejit.function import Function, Method, build, function
 from tracejit.ir import Graph, Type, has_effects
-from tracejit.lower.plan import Call, Gemm, Step, launch_of
+from tracejit.lower.plan import Attention, Call, Gemm, Step, launch_of
 from tracejit.ops import core
 from tracejit.trace.built import Built, step_bytes, step_lines, step_name, step_work, stored
 
@@ -188,6 +188,8 @@ def _step(k: int, step: Step, seconds: float, nbytes: int) -> Iterator[str]:
     if isinstance(step, Gemm):
         facts.append(f"product of {step.m} × {step.k} and {step.k} × {step.n}"
                      + (f", {math.prod(step.batch)} times" if step.batch else ""))
+    if isinstance(step, Attention):
+        facts.append(f"{step.rows} queries and {step.columns} keys, {math.prod(step.batch)} times, in blocks")
     if isinstance(step, Call):
         facts.append("runs in Python, in program order" if step.op.stateful else "library call")
     yield f"<p>{html.escape('; '.join(facts))}</p>"

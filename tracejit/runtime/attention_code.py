@@ -360,17 +360,17 @@ class _Attention(Writer):
         largest = [peak.get() for peak in peaks]
         bases = [b.select(b.fcmp_ordered("==", x, self.nothing), self.zero, x) for x in largest]
         shrunk = [self._apply(f, exponential.exp, b.fsub(x, base)) for x, base in zip(before, bases, strict=True)]
-        sums = [_Cell(f, b.fmul(self.load(f, state + self.line + place), s))
-                for place, s in zip(self.places, shrunk, strict=True)]
+        sums = [_Cell(f, self.zero) for _ in self.places]
         with f.count(0, columns) as c:
             for place, total, start in zip(self.places, sums, bases, strict=True):
                 at = scores + c * self.line + place
                 weight = self._apply(f, exponential.exp, b.fsub(self.load(f, at), start))
                 self.store(f, weight, at)
                 total.set(b.fadd(total.get(), weight))
-        for place, peak, total in zip(self.places, largest, sums, strict=True):
+        for place, peak, total, s in zip(self.places, largest, sums, shrunk, strict=True):
             self.store(f, peak, state + place)
-            self.store(f, total.get(), state + self.line + place)
+            at = state + self.line + place
+            self.store(f, self.multiply_add(f, self.load(f, at), s, total.get()), at)
         with f.count(0, width) as d:
             for place, s in zip(self.places, shrunk, strict=True):
                 at = result + d * self.line + place
