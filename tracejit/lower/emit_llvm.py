@@ -29,6 +29,7 @@ from tracejit.lower.scalar import I64, Stmt
 FUNCTION = ir.FunctionType(VOID, [PTR, INT64, INT64])
 _CHUNK_BYTES = 16384  # stack for the accumulators of one chunk of lanes
 _CHUNK_LANES = 2048
+_STRIP = 8  # vectors of a row of a tile at once: so much of each page, and of what the caches fetch, is used
 
 
 def vector_bytes(features: str) -> int:
@@ -267,57 +268,73 @@ class _KernelEmitter(Nest):
     # ---- tiles
 
     def _tile(self, scope: Scope, low: ir.Value, high: ir.Value) -> None:
-        """Some rows of a map, [low, high) of each, by squares of vectors: reads that run across them are turned through
-        registers, and wait on the stack for the row that wants them."""
-        b, n, (work,) = self.b, self.num(self.lanes), self.works
+        """Some rows of a map, [low, high) of each, by strips: some vectors of each row. Reads that run across them are
+        turned through registers, square by square, and wait on the stack for the row that wants them."""
+        b, (work,) = self.b, self.works
         dim, vdim = self.row_dims[-1], self.vdim
         first = scope.coords[dim]
         last = self.minimum(b.add(first, self.num(TILE)), self.extents[dim])
         turned = [i for i in work.levels[self.vector_level] if self._runs_across(self.k.stmts[i])]
-        squares = {i: self.e.stack(ir.ArrayType(memory_type(self.k.stmts[i].dtype), self.lanes**2)) for i in turned}
+        width = self.lanes * max(1, _STRIP // len(turned))
+        n, wide = self.num(self.lanes), self.num(width)
+        rooms = {i: self.e.stack(ir.ArrayType(memory_type(self.k.stmts[i].dtype), TILE * width)) for i in turned}
         work = self.work(work.stage, known=turned)
 
-        def square(start: ir.Value, row: ir.Value) -> None:
-            rows = self.e.tail_mask(b.sub(last, row))
-            for i, place in squares.items():
-                dtype, access = self.k.stmts[i].dtype, self.k.stmts[i].attrs[0]
+        def room(i: int, row: ir.Value, start: ir.Value) -> tuple[ir.Value, np.dtype]:
+            dtype = self.k.stmts[i].dtype
+            return self.e.at(rooms[i], b.add(b.mul(b.sub(row, first), wide), start), dtype), dtype
+
+        def square(left: ir.Value, start: ir.Value, row: ir.Value) -> None:
+            mask = self.e.tail_mask(b.sub(last, row))
+            for i in turned:
+                access = self.k.stmts[i].attrs[0]
                 across = scope.child()
                 self._advance_pointer(across, access, {d: scope.coords[d] for d in self.row_dims[:-1]} | {dim: row})
+                place, dtype = room(i, row, b.sub(start, left))
                 found = []
                 for c in range(self.lanes):
                     at = self.minimum(b.add(start, self.num(c)), b.sub(high, self.num(1)))
                     column = self.e.at(across.pointers[access], b.mul(at, self.strides[access][vdim]), dtype)
-                    found.append(self.e.load(column, dtype, rows))
-                    self.e.prefetch(self.e.at(column, b.mul(n, self.strides[access][vdim]), dtype), level=1)
+                    found.append(self.e.load(column, dtype, mask))
+                    self.e.prefetch(self.e.at(column, b.mul(wide, self.strides[access][vdim]), dtype), level=1)
                 for q, v in enumerate(self.e.transpose(found)):
-                    self.e.store(v, self.e.at(place, self.num(q * self.lanes), dtype), dtype, None)
-            mask = self.e.tail_mask(b.sub(high, start))
+                    self.e.store(v, self.e.at(place, self.num(q * width), dtype), dtype, None)
 
-            def line(q: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                coords = {d: scope.coords[d] for d in self.row_dims} | {dim: b.add(row, q)}
-                inside = self.enter(scope, work, 1, coords)
-                for access in work.accesses:
-                    if self.accesses[access].strides[vdim] == "1":
-                        ahead = self.e.at(inside.pointers[access], b.add(start, n), self.accesses[access].dtype)
-                        self.e.prefetch(ahead, level=1)
-                known = {}
-                for i, place in squares.items():
-                    dtype = self.k.stmts[i].dtype
-                    known[i] = self.e.load(self.e.at(place, b.mul(q, n), dtype), dtype, None)
-                self.store_all(work, [self.vector(inside, work, start, mask, known=known)], None)
-                return b.add(q, self.num(1)), []
+        def strip(left: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            right = self.minimum(b.add(left, wide), high)
 
-            self.loop(self.num(0), self.minimum(n, b.sub(last, row)), [], line)
+            def across(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                def down(row: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                    square(left, start, row)
+                    return b.add(row, n), []
 
-        def across(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-            def down(row: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                square(start, row)
-                return b.add(row, n), []
+                self.loop(first, last, [], down)
+                return b.add(start, n), []
 
-            self.loop(first, last, [], down)
-            return b.add(start, n), []
+            def line(row: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                inside = self.enter(scope, work, 1, {d: scope.coords[d] for d in self.row_dims} | {dim: row})
 
-        self.loop(low, high, [], across)
+                def part(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                    for access in work.accesses:
+                        if self.accesses[access].strides[vdim] == "1":
+                            dtype = self.accesses[access].dtype
+                            self.e.prefetch(self.e.at(inside.pointers[access], b.add(start, wide), dtype), level=1)
+                    known = {}
+                    for i in turned:
+                        place, dtype = room(i, row, b.sub(start, left))
+                        known[i] = self.e.load(place, dtype, None)
+                    mask = self.e.tail_mask(b.sub(high, start))
+                    self.store_all(work, [self.vector(inside, work, start, mask, known=known)], None)
+                    return b.add(start, n), []
+
+                self.loop(left, right, [], part)
+                return b.add(row, self.num(1)), []
+
+            self.loop(left, right, [], across)
+            self.loop(first, last, [], line)
+            return b.add(left, wide), []
+
+        self.loop(low, high, [], strip)
 
     def _runs_across(self, s: Stmt) -> bool:
         return s.op == "load" and not s.args and self.accesses[s.attrs[0]].strides[self.row_dims[-1]] == "1"
