@@ -325,3 +325,18 @@ def test_models_as_arguments_and_decorated_models() -> None:
         np.testing.assert_allclose(f(model, x).numpy(), model(x).numpy(), rtol=1e-6)
     np.testing.assert_allclose(g(x).numpy(), a(x).numpy(), rtol=1e-6)
     assert f.trace_count == 2 and g.trace_count == 1
+
+
+def test_names_that_users_like_are_free(tmp_path: Any) -> None:
+    class Cell(Module):
+        def __init__(self) -> None:
+            self.weights = [tj.Variable([1.0, 2.0])]
+            self.state = tj.Variable(0.0)
+
+    cell = Cell()
+    assert list(cell.named_variables()) == ["weights/0", "state"] and len(cell.get_weights()) == 2
+    checkpoint = tj.Checkpoint(tmp_path, cell=cell)
+    checkpoint.save(1)
+    cell.state.assign(5.0)
+    checkpoint.restore()
+    assert cell.state.item() == 0.0

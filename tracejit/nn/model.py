@@ -248,7 +248,7 @@ class Model(Layer):
         except ImportError as error:
             raise ImportError("save_weights needs safetensors: pip install 'tracejit[train]'") from error
         path = _weights_path(filepath)
-        state = {name: np.ascontiguousarray(value) for name, value in self.state().items()}
+        state = {name: np.ascontiguousarray(value) for name, value in Module.state(self).items()}
         if not state:
             raise ValueError(f"{self.name}: there are no Variables yet; call the model once, or give input_shape=")
         path.parent.mkdir(parents=True, exist_ok=True)

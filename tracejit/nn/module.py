@@ -88,10 +88,6 @@ class Module:
         """The other Variables: running means, frozen modules."""
         return [v for _, v, trainable in _variables(self, _freezing.times) if not trainable]
 
-    weights = variables
-    trainable_weights = trainable_variables
-    non_trainable_weights = non_trainable_variables
-
     @property
     def submodules(self) -> list[Module]:
         """All modules below this one, depth first, each once."""
@@ -363,6 +359,10 @@ class Layer(Module):
         """The dtype of its Variables, and of float inputs."""
         return self._dtype or dtypes.default_float()
 
+    weights = Module.variables
+    trainable_weights = Module.trainable_variables
+    non_trainable_weights = Module.non_trainable_variables
+
     # -- for subclasses ------------------------------------------------------------------------------------------------
     def build(self, input_shape: Any) -> None:
         """Make the Variables for inputs of that shape; for several inputs, in a list, tuple or dict, their shapes."""
@@ -382,6 +382,7 @@ class Layer(Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no method `compute_output_shape`")
 
+    @aside
     def compute_mask(self, x: Any, mask: Any = None) -> Any:
         """Which steps of the result are real, from which steps of the input are; None for all. A `Sequential` hands
         masks on: what this gives goes to the next layer, as `mask=` if its `call` has that parameter."""
