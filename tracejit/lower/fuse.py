@@ -258,6 +258,8 @@ def place(graph: Graph) -> Placement:
                         force(operand_base(node, k, placement)[0], f"{node.op.name} reads all of it")
         elif folds(node):
             placement.keep(node, f"{node.op.name} must be finished before it is used")
+        elif node.op.name == "interleave":
+            placement.keep(node, "its parts are computed side by side, and put in place one by one")
         elif runs(node):
             placement.keep(node, f"{node.op.name} runs along a dim")
     _measure(graph, placement)
