@@ -278,7 +278,15 @@ def _comparable(operands: list[Any], dtype: np.dtype) -> tuple[list[Any], np.dty
 
 def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int = 0,
                      attrs: Mapping[str, Any] = NO_ATTRS) -> Tensor:
-    """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own."""
+    """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own.
+
+    What is no tensor, but whose elements are (`selected.py`), has `__elementwise__(f, args)`, which says what f gives.
+    """
+    if state.active:
+        for x in args:
+            if hasattr(x.__class__, "__elementwise__"):
+                again = partial(call_elementwise, op, rule=rule, booleans=booleans, attrs=attrs)
+                return x.__elementwise__(again, args)  # type: ignore[no-any-return]
     operands, dtype, all_weak = convert(op.name, args, rule, booleans)
     wanted = [dtypes.bool_] * booleans + [dtype] * (len(operands) - booleans)
     if not state.active:

@@ -1,9 +1,9 @@
 """What a boolean mask known only at run time selects: `t[mask]` inside a compiled function.
 
 In: a tensor and a mask over its first dims. Out: `Selected`, which is no tensor, since how many elements it has is not
-known. It can do what needs no count: arithmetic and comparisons element by element with numbers, single values and what
-the same mask selects; reductions to a single value; and be written back, so `t[mask] += 1` and `t[mask] = t[mask] * s`
-are a `where`. Any other use is an error that names the line of the selection and says what to write.
+known. It can do what needs no count: elementwise ops with numbers, single values and what the same mask selects;
+reductions to a single value; and be written back, so `t[mask] += 1` and `t[mask] = sin(t[mask])` are a `where`. Any
+other use is an error that names the line of the selection and says what to write.
 
 Read next: `subscript.py` (who makes it, and writes it back).
 """
@@ -11,7 +11,7 @@ Read next: `subscript.py` (who makes it, and writes it back).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,12 @@ import numpy as np
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import Node
 from tracejit.ops import core, effects, reduction, statistics
-from tracejit.tensor import Tensor
+from tracejit.tensor import NUMPY_FUNCTIONS, Tensor
 
 
 class Selected:
     """Elements of `whole` where `mask` (of the same shape, or of its first dims) is true."""
 
-    __array_ufunc__ = None  # NumPy scalars leave the operator to us
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, whole: Tensor, mask: Tensor):
@@ -59,6 +58,15 @@ class Selected:
         if self._whole.shape == shape and _same(self._mask, mask):
             return self._whole
         raise self.error()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__" or options or ufunc not in NUMPY_FUNCTIONS:
+            raise self.error()
+        return NUMPY_FUNCTIONS[ufunc](*inputs)
+
+    def __elementwise__(self, f: Callable[[Sequence[Any]], Any], args: Sequence[Any]) -> Selected:
+        """An elementwise op on elements of which these are some."""
+        return self._with(lambda _, *xs: f(xs), *args)
 
     def _with(self, f: Callable[..., Any], *others: Any) -> Selected:
         given = []
