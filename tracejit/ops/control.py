@@ -421,8 +421,8 @@ def map(f: Function, xs: Any) -> Any:
 
 
 def vmap(f: Function, in_axes: Any = 0, out_axes: int = 0) -> Function:
-    """f for every entry along an axis of its arguments, results stacked. Eagerly a loop over the entries; compiled, ops on
-    all entries at once where each op of f can be done so, else a native loop.
+    """f for every entry along an axis of its arguments, results stacked. Eagerly a loop over the entries; compiled, ops
+    on all entries at once where each op of f can be done so, else a native loop.
 
     in_axes: the axis of every argument, or one for each (None: the argument is the same for all). out_axes: where the
     results are stacked. Results may depend on the entry's values in any way that f's own control flow can say.
