@@ -522,7 +522,8 @@ def test_nested_models_in_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     model = Net()
     model.summary()
     text = capsys.readouterr().out
-    assert "body (Sequential)" in text and "  layers/0 (Dense)" in text and "not built" in text
+    assert [w for w in text.splitlines()[3].split(" ") if w] == ["body", "(Sequential)", "(None,", "3)", "21"]
+    assert "  layers/0 (Dense)" in text and "not built" in text
     model(numbers(4, 2))
     model.summary()
     text = capsys.readouterr().out

@@ -70,7 +70,9 @@ class Sequential(Model):
                 try:
                     found[id(layer)] = layer.compute_output_shape(shape)
                 except (AttributeError, NotImplementedError):
-                    break
+                    return found
+            if self.layers:
+                found[id(self)] = found[id(self.layers[-1])]
         return found
 
     def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
