@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -257,3 +258,117 @@ def test_two_variables_become_one() -> None:
     b = a  # 3
     same(g(one), [16.0])
     same(a, [8.0])
+
+
+# -- many Variables: written over --------------------------------------------------------------------------------------
+class Many:
+    """A step that adds to eight Variables and gives their sum."""
+
+    def __init__(self, n: int = 8):
+        self.vs = [tj.Variable(np.full(3, float(k))) for k in range(n)]
+        self.step = tj.function(self.add)
+
+    def add(self, x: tj.Tensor) -> tj.Tensor:
+        total = x * 0
+        for v in self.vs:
+            v.assign_add(x)
+            total = total + v * 2.0
+        return total
+
+    def places(self) -> list[int]:
+        return [v.numpy().ctypes.data for v in self.vs]
+
+
+def test_many_variables_are_written_over() -> None:
+    m, x = Many(), tj.asarray(np.ones(3))
+    for k in range(1, 8):
+        if k == 5:
+            before = m.places()
+        assert m.step(x).tolist() == [2.0 * (28 + 8 * k)] * 3
+    assert m.places() == before and m.step.trace_count == 1
+    assert [v.tolist()[0] for v in m.vs] == [7.0 + k for k in range(8)]
+
+
+def test_what_was_read_before_a_step_stays() -> None:
+    m, x = Many(), tj.asarray(np.ones(3))
+    for _ in range(4):
+        m.step(x)
+    views = m.vs[0].numpy(), m.vs[1].read_value(), memoryview(m.vs[2].numpy()), np.from_dlpack(m.vs[3])
+    m.vs[5].assign(m.vs[4])  # two handles on one array
+    for _ in range(3):
+        m.step(x)
+    assert [np.asarray(v).tolist() for v in views] == [[4.0 + k] * 3 for k in range(4)]
+    assert [v.tolist()[0] for v in m.vs] == [7.0, 8, 9, 10, 11, 11, 13, 14]
+    assert m.step.trace_count == 1
+
+
+def test_variables_that_change_between_steps() -> None:
+    m, x = Many(), tj.asarray(np.ones(3))
+    other = tj.function(lambda: [v.assign(v * 2.0) for v in m.vs])
+    want = np.arange(8.0)
+    for k in range(8):
+        m.step(x)
+        want += 1
+        if k % 2:
+            other()
+            want *= 2
+        if k % 3 == 0:
+            m.vs[k % 8].assign(np.zeros(3))
+            want[k % 8] = 0
+        if k == 5:
+            m.vs[2] = tj.Variable(np.full(3, 100.0))  # another handle
+            want[2] = 100
+        if k == 6:
+            m.vs[3].assign(np.broadcast_to(np.float64(7), 3))
+            want[3] = 7
+        assert [v.tolist() for v in m.vs] == [[w] * 3 for w in want]
+    m.vs[1] = m.vs[0]  # the same one twice
+    m.step(x)
+    assert m.vs[0].tolist() == [want[0] + 2] * 3 and m.vs[2].tolist() == [want[2] + 1] * 3
+
+
+def test_a_failing_step_leaves_many_variables_as_they_are() -> None:
+    m = Many()
+    table = tj.asarray(np.ones(3))
+
+    @tj.function
+    def step(i: tj.Tensor) -> None:
+        m.add(table[i])
+
+    good, bad = tj.asarray([0, 1, 2]), tj.asarray([0, 1, 3])
+    for _ in range(4):
+        step(good)
+    with pytest.raises(IndexError):
+        step(bad)
+    assert [v.tolist()[0] for v in m.vs] == [4.0 + k for k in range(8)]
+    step(good)
+    assert [v.tolist()[0] for v in m.vs] == [5.0 + k for k in range(8)]
+
+
+def test_an_argument_may_be_one_of_many_variables_value() -> None:
+    m = Many()
+    ones = tj.asarray(np.ones(3))
+    for _ in range(4):
+        m.step(ones)
+    first = m.vs[0].read_value()
+    assert m.step(first).tolist() == [2.0 * (28 + 8 * 4 + 8 * 4)] * 3  # each grew by the first one's 4
+    assert first.tolist() == [4.0] * 3
+
+
+def test_many_variables_from_several_threads() -> None:
+    """Each thread has its own; the compiled function is one."""
+    models = [Many() for _ in range(4)]
+    step = tj.function(lambda m, x: m.add(x))
+    x = tj.asarray(np.ones(3))
+
+    def work(m: Many) -> None:
+        for _ in range(50):
+            step(m, x)
+
+    threads = [threading.Thread(target=work, args=(m,)) for m in models]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for m in models:
+        assert [v.tolist() for v in m.vs] == [[50.0 + k] * 3 for k in range(8)]

@@ -198,6 +198,41 @@ class Program:
         return [made[k] if kind == "array" else arrays[k] if kind == "input" else self._constant(k)
                 for kind, k in self._results]
 
+    def over(self, places: Mapping[int, int], wanted: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """A function like `call` that writes outputs (`places`: by position) over inputs, whose memory the caller lends
+        for it, and gives only the `wanted` outputs. None where calls are watched or stop for Python."""
+        if self._stops or self._checked or self.profile is not None or config.debug.watch is not None:
+            return None
+        sources = {self._results[p][1]: i for p, i in places.items()}
+        lent = tuple(sources.get(k, 0) for k in range(len(self._allocations)))
+        fresh = [(k, *how) for k, how in enumerate(self._allocations) if k not in sources]
+        header = self._table(tuple(p for p in self._copies if p in places), False)
+        layout, parallel, runners, numbered = self._layout, self._parallel, list[Callable[..., int]](), self._numbered
+        found = [self._results[p] for p in wanted]
+
+        def call(arrays: Sequence[Any]) -> list[Any]:
+            made = [arrays[i] for i in lent]
+            for k, empty, shape, dtype in fresh:
+                made[k] = empty(shape, dtype)
+            if parallel:
+                threads.prepare()
+            try:
+                run = runners.pop()
+            except IndexError:
+                run = _new_runner(layout)
+                run.__self__.words[Frame.PROGRAM] = header.ctypes.data  # type: ignore[attr-defined]
+            if not layout.arena_kept:
+                run.__self__.set_arena(layout, pool.aligned(layout.arena_bytes))  # type: ignore[attr-defined]
+            if code := run(*arrays, *made):
+                _resume(numbered, run, code)
+            if not layout.arena_kept:
+                run.__self__.set_arena(layout, None)  # type: ignore[attr-defined]
+            runners.append(run)
+            return [made[k] if kind == "array" else arrays[k] if kind == "input" else self._constant(k)
+                    for kind, k in found]
+
+        return call
+
     def profiling(self, on: bool) -> None:
         """Count calls and seconds of each step in `profile` (by step of the plan), until switched off."""
         self.profile = [(0, 0.0)] * len(self.plan.steps) if on else None

@@ -3,11 +3,17 @@
 In: a `Specialization` whose leaves are the positional arguments themselves. Out: `shortcut(args, instance)`, which
 gives the result, or `MISS` if this is not such a call. It does what `matches`, `gather`, `write_back` and `rebuild` of
 the specialisation do, without loops: on small tensors a call is all overhead.
+
+A step that writes many Variables (weights and what an optimizer keeps for them) writes them over: `_Lent` knows the
+arrays it has checked before, and that nobody else holds them.
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,15 +27,71 @@ from tracejit.trace.tracer import NUMBER_DTYPES
 
 MISS = object()
 PLAIN = ("output", "number", "static", "handle")  # results that need no work
+MANY = 4  # writes from which writing over pays
 Shortcut = Callable[[tuple[Any, ...], Any], Any]
 
 
 def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     """The shortcut for calls like the one with these leaves; None if they need more than the common things."""
-    special = s.aliases is not None or s.numbers or s.passed or s.ties or s.in_place
+    special = s.aliases is not None or s.numbers or s.passed or s.ties
     if special or any(r.kind not in PLAIN for r in s.results) or any(w.leaf >= 0 for w in s.writes):
         return None
     return _Writer(s, leaves).function()
+
+
+_value_of = attrgetter("_value")
+_count = sys.getrefcount
+
+
+class _Lent:
+    """The arrays of a specialisation's hidden handles, as the call before left them. Those at `places` are written over
+    when nobody but their handle holds them, so they are mostly the same as the last time."""
+
+    def __init__(self, s: Specialization, places: Sequence[int]):
+        self.classes = [c.handle.__class__ for c in s.hidden]
+        self.expected = s.expected
+        self.places = [*places, places[0]]  # at least two, so that `pick` gives a tuple
+        self.others = [k for k in range(len(s.hidden)) if k not in set(places)]
+        self.pick = itemgetter(*self.places)
+        self.known: list[Callable[[], Any]] = [lambda: None] * len(self.places)
+        alone = [Tensor(np.zeros(1)) for _ in s.hidden]
+        self.held = self._counts(list(map(_value_of, alone)))
+
+    def _counts(self, arrays: list[Any]) -> list[int]:
+        """How often the arrays to write over are held."""
+        return list(map(_count, self.pick(arrays)))
+
+    def take(self, handles: Sequence[Any], arrays: list[Any]) -> bool:
+        """Whether the program may run on these arrays, and write over some: an array that two handles share is held
+        too often, so only the other handles must be compared with each other."""
+        same = all(map(is_, self.pick(arrays), [known() for known in self.known]))
+        if not same and not self._learn(handles, arrays):
+            return False
+        if self._counts(arrays) != self.held:
+            return False
+        others = self.others
+        return len({id(handles[k]) for k in others}) == len(others) and all(
+            self._fits(k, handles[k], arrays[k]) for k in others
+        )
+
+    def _learn(self, handles: Sequence[Any], arrays: list[Any]) -> bool:
+        for n, k in enumerate(self.places):
+            value = arrays[k]
+            if value is not self.known[n]():
+                if not self._fits(k, handles[k], value) or value.base.__class__ is np.ndarray:
+                    return False
+                if not value.flags.writeable:
+                    return False
+                self.known[n] = weakref.ref(value)
+        return True
+
+    def _fits(self, k: int, handle: Any, value: Any) -> bool:
+        """Whether a handle and its array are such as the program was made for."""
+        shape, dtype, strides, _ = self.expected[k]
+        if handle.__class__ is not self.classes[k] or value.__class__ is not np.ndarray:
+            return False
+        alike = value.shape == shape and value.dtype is dtype
+        return alike and (value.flags.c_contiguous if strides is None else value.strides == strides)
 
 
 class _Writer:
@@ -60,12 +122,22 @@ class _Writer:
         if names:
             self.lines.append(f"{names} = args")
         self.lines.append("if default() is not dtype: return MISS")
-        if not (all(self._leaf(k, x) for k, x in enumerate(self.leaves)) and self._hidden()):
+        if not all(self._leaf(k, x) for k, x in enumerate(self.leaves)) or not self._common():
             return None
-        values = [*(f"v{k}" for k in self.s.leaves), *(f"w{k}" for k in range(len(self.s.hidden)))]
-        self.lines += ["s.calls += 1", f"o = call(({''.join(f'{v}, ' for v in values)}))"]
-        self.lines += [f"h[{w.hidden}]._value = o[{w.at}]" for w in self.s.writes]
-        self._results()
+        values = [f"v{k}" for k in self.s.leaves]
+        at = self._over()
+        if at is None:
+            if self.s.in_place:
+                return None
+            self._hidden()
+            values += [f"w{k}" for k in range(len(self.s.hidden))]
+            at = {k: k for k in range(len(self.s.built.plan.outputs))}
+            self.lines.append(f"o = call(({''.join(f'{v}, ' for v in values)}))")
+        else:
+            self.lines.append(f"o = call([{''.join(f'{v}, ' for v in values)}*w])")
+        self.lines.insert(-1, "s.calls += 1")
+        self.lines += [f"h[{w.hidden}]._value = o[{at[w.at]}]" for w in self.s.writes if w.at in at]
+        self._results(at)
         if self.s.draws:  # from where the handles are known
             start = self.lines.index("if h is None: return MISS") + 1
             self.space["drawing"] = drawing
@@ -107,33 +179,54 @@ class _Writer:
             return False
         return True
 
-    def _hidden(self) -> bool:
-        """Read and check what comes from outside; False if it is of an uncommon kind."""
+    def _common(self) -> bool:
+        """Read what comes from outside; False if it is of an uncommon kind."""
         s = self.s
         if s.hidden or not s.watch.constant:
             self.lines += ["h = read(S)", "if h is None: return MISS"]
-        for k, (c, (_, _, _, contents)) in enumerate(zip(s.hidden, s.expected)):
-            if contents is not None or not isinstance(c.handle, Tensor) or not isinstance(c.handle._value, np.ndarray):
-                return False
+        for w in s.writes:  # an argument that is the written handle would have to change with it
+            if s.hidden[w.hidden].handle.__class__ is Tensor:
+                tensors = [i for i, x in enumerate(self.leaves) if x.__class__ is Tensor]
+                self.lines += [f"if a{i} is h[{w.hidden}]: return MISS" for i in tensors]
+        return all(
+            contents is None and isinstance(c.handle, Tensor) and isinstance(c.handle._value, np.ndarray)
+            for c, (_, _, _, contents) in zip(s.hidden, s.expected)
+        )
+
+    def _over(self) -> dict[int, int] | None:
+        """Check what comes from outside, for a call that writes over it: where each output that it gives is found. None
+        if it does not pay."""
+        s = self.s
+        if len(s.over) < MANY and not s.in_place:
+            return None
+        given = [w.at for w in s.writes if w.at not in s.over]
+        wanted = list(dict.fromkeys([*given, *(r.at for r in s.results if r.kind in ("output", "number"))]))
+        call = s.program.over(s.over, wanted)
+        if call is None:
+            return None
+        lent = _Lent(s, [i - len(s.leaves) for i in s.over.values()])
+        self.space |= {"call": call, "take": lent.take, "value_of": _value_of}
+        self.lines += ["w = list(map(value_of, h))", "if not take(h, w): return MISS"]
+        return {at: k for k, at in enumerate(wanted)}
+
+    def _hidden(self) -> None:
+        """Check what comes from outside."""
+        s = self.s
+        for k, c in enumerate(s.hidden):
             self.space[f"c{k}"] = c.handle.__class__
             self.lines += [f"if h[{k}].__class__ is not c{k}: return MISS", f"w{k} = h[{k}]._value"]
             self._check(f"w{k}", c.handle._value)
         if s.writes and len(s.hidden) > 1:
             self.lines.append(f"if len(set(map(id, h))) != {len(s.hidden)}: return MISS")
-        for w in s.writes:  # an argument that is the written handle would have to change with it
-            if s.hidden[w.hidden].handle.__class__ is Tensor:
-                tensors = [i for i, x in enumerate(self.leaves) if x.__class__ is Tensor]
-                self.lines += [f"if a{i} is h[{w.hidden}]: return MISS" for i in tensors]
-        return True
 
-    def _results(self) -> None:
+    def _results(self, at: dict[int, int]) -> None:
         """Wrap the outputs as the function's result."""
         s = self.s
         for k, r in enumerate(s.results):
             if r.kind == "output":
-                self.lines += [f"t{k} = new(Tensor)", f"t{k}._value = o[{r.at}]"]
+                self.lines += [f"t{k} = new(Tensor)", f"t{k}._value = o[{at[r.at]}]"]
             elif r.kind == "number":
-                self.lines.append(f"t{k} = o[{r.at}].item()")
+                self.lines.append(f"t{k} = o[{at[r.at]}].item()")
             elif r.kind == "handle":
                 self.lines.append(f"t{k} = h[{r.at}]")
             else:

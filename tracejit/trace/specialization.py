@@ -87,6 +87,7 @@ class Specialization:
     compiled: Any = None  # for gradient tapes
     passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
     in_place: list[tuple[Write, int]] = field(default_factory=list)  # writes that may go into the memory of an input
+    over: dict[int, int] = field(default_factory=dict)  # all such outputs of hidden handles, and the inputs
 
     @property
     def graph(self) -> Graph:
@@ -160,9 +161,12 @@ class Specialization:
         if self.effects:
             return  # a check may fail halfway: what is written then keeps its value
         reusable = self.program.storage.reusable
+        drawn = {len(self.leaves) + k for k in self.draws}
         for w in self.writes:
             if w.at in reusable and built.plan.buffers[built.plan.outputs[w.at]].nbytes >= IN_PLACE:
                 self.in_place.append((w, reusable[w.at]))
+            if w.at in reusable and w.leaf < 0 and reusable[w.at] not in drawn:
+                self.over[w.at] = reusable[w.at]
 
     def run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """Run the program on these leaves and handles."""

@@ -342,7 +342,7 @@ class Template:
         results = [
             dataclasses.replace(r, value=v) if r.kind == "static" else r for r, v in zip(self.made.results, values)
         ]
-        return dataclasses.replace(self.made, results=results, template=self, passed=[], in_place=[])
+        return dataclasses.replace(self.made, results=results, template=self, passed=[], in_place=[], over={})
 
     def _open_plan(self, chosen: Sequence[int]) -> OpenPlan | None:
         """A plan for these sizes and those that are planned alike; None if sizes cannot be left open."""
