@@ -60,7 +60,7 @@ ROW_BYTES = 256 * 1024
 ASSEMBLE_COST = 40
 # Scalar work for each dim of a value that is put among others: to find out whether it is seen there.
 EMBED_COST = 6
-# A value that is put among others is computed apart if it costs more than this: all it reads would be guarded.
+# A value with guards of its own that is put among others is computed apart if it costs more than this.
 GUARDED_COST = 16
 # With fewer rows than this, stages over long rows would leave threads idle.
 MIN_ROWS = 16
@@ -396,9 +396,9 @@ def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bo
     if any(n.op.kind == "movement" for n in placement.folded[node]):  # a read for each place it reads
         reads = sources(node, identity(node.shape), placement)
         cost += len(reads) - len({n for n, _ in reads})
-    if node in placement.embedded and cost > GUARDED_COST:
+    guards = EMBED_COST * sum(map(_dims_embedded, placement.folded[node]))
+    if node in placement.embedded and guards and cost > GUARDED_COST:
         return True
-    guards = EMBED_COST * sum(map(_dims_embedded, placement.folded[node])) if places > 1 else 0
     return (places - 1) * (cost + guards) > REPEAT_LIMIT or (over_rows and cost > BROADCAST_COST)
 
 
