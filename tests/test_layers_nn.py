@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 from collections.abc import Callable
@@ -528,3 +529,34 @@ def test_nested_models_in_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     model.summary()
     text = capsys.readouterr().out
     assert text.splitlines()[-1] == "25 parameters (100 bytes), 19 of them trained"
+
+
+# -- regularizers ------------------------------------------------------------------------------------------------------
+def test_regularizers_add_to_the_loss() -> None:
+    model = tj.Sequential(
+        [
+            L.Conv1D(2, 2, kernel_regularizer="l2", bias_regularizer=tj.regularizers.L1(0.5), input_shape=(4, 3)),
+            L.LSTM(2, recurrent_regularizer=tj.regularizers.L1L2(0.1, 0.2)),
+            L.Dense(1, kernel_regularizer=lambda w: 3 * w.sum()),
+        ]
+    )
+    conv, lstm, dense = model.layers
+    conv.bias.assign([1.0, -2.0])
+    k, r, w = (v.numpy().astype("f8") for v in (conv.kernel, lstm.cell.recurrent_kernel, dense.kernel))
+    expected = [0.01 * (k**2).sum(), 1.5, 0.1 * abs(r).sum() + 0.2 * (r**2).sum(), 3 * w.sum()]
+    for losses in (model.losses, tj.function(lambda: model.losses)(), copy.deepcopy(model).losses):
+        np.testing.assert_allclose([float(v) for v in losses], expected, rtol=1e-5)
+    model.compile("sgd", "mse")
+    x, y = np.zeros((4, 4, 3)), np.zeros((4, 1))
+    plain = float(((model(x).numpy() - y) ** 2).mean())
+    assert model.evaluate(x, y, verbose=0) == pytest.approx(plain + sum(expected), rel=1e-5)
+    conv.trainable = False
+    assert len(model.losses) == 2
+    embedding = L.Embedding(3, 2, embeddings_regularizer="l1")
+    embedding([1])
+    np.testing.assert_allclose(float(embedding.losses[0]), 0.01 * abs(embedding.embeddings.numpy()).sum(), rtol=1e-5)
+    assert repr(tj.regularizers.L1L2(0.1, 0.2)) == "L1L2(l1=0.1, l2=0.2)" and tj.regularizers.L1L2()(x) == 0.0
+    with pytest.raises(ValueError, match="unknown regularizer 'l3'; there are l1, l2, l1_l2"):
+        L.Dense(1, kernel_regularizer="l3")
+    with pytest.raises(TypeError, match="a regularizer is a name or a function"):
+        L.Dense(1, bias_regularizer=0.1)

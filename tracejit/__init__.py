@@ -87,7 +87,7 @@ from tracejit.variable import Variable
 
 from tracejit import debugging, linalg, nn, random  # isort: skip
 from tracejit import data, datasets, summary  # isort: skip
-from tracejit.nn import activations, callbacks, initializers, layers, losses, metrics, optimizers  # isort: skip
+from tracejit.nn import activations, callbacks, initializers, layers, losses, metrics, optimizers, regularizers  # isort: skip
 
 newaxis = None
 pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan

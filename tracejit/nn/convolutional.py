@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from tracejit.nn import regularizers
 from tracejit.nn.core import Activated, Shape, described, last_size, tail
 from tracejit.nn.module import Layer
 from tracejit.ops import convolution, pooling
@@ -77,6 +78,8 @@ class _Conv(Activated, _Windowed):
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **options: Any,
     ):
         super().__init__(activation, **options)
@@ -92,6 +95,8 @@ class _Conv(Activated, _Windowed):
         if filters <= 0 or groups <= 0 or filters % groups:
             raise ValueError(f"{name}: filters must be a positive multiple of groups, got {filters} and {groups}")
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
 
     def kernel_shape(self, inputs: int) -> Sizes:
         """The kernel's shape for so many input channels."""
@@ -106,10 +111,12 @@ class _Conv(Activated, _Windowed):
     def build(self, input_shape: Any) -> None:
         self._check_rank(input_shape)
         inputs = last_size(self, input_shape)
-        self.kernel = self.add_weight(self.kernel_shape(inputs), self.kernel_initializer, name="kernel")
+        shape, penalty = self.kernel_shape(inputs), self.kernel_regularizer
+        self.kernel = self.add_weight(shape, self.kernel_initializer, name="kernel", regularizer=penalty)
         self.bias = None
         if self.use_bias:
-            self.bias = self.add_weight((self.outputs(inputs),), self.bias_initializer, name="bias")
+            shape, penalty = (self.outputs(inputs),), self.bias_regularizer
+            self.bias = self.add_weight(shape, self.bias_initializer, name="bias", regularizer=penalty)
 
     def convolved(self, x: Any) -> Any:
         """The convolution alone."""

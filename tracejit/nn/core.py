@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.nn import activations
+from tracejit.nn import activations, regularizers
 from tracejit.nn.module import Layer, traceable
 from tracejit.ops import core, random
 from tracejit.ops.dropout import dropout
@@ -64,6 +64,8 @@ class Dense(Activated):
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **options: Any,
     ):
         super().__init__(activation, **options)
@@ -71,11 +73,19 @@ class Dense(Activated):
             raise ValueError(f"Dense: units must be positive, got {units}")
         self.units, self.use_bias = units, use_bias
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
 
     def build(self, input_shape: Any) -> None:
         inputs = last_size(self, input_shape)
-        self.kernel = self.add_weight((inputs, self.units), self.kernel_initializer, name="kernel")
-        self.bias = self.add_weight((self.units,), self.bias_initializer, name="bias") if self.use_bias else None
+        self.kernel = self.add_weight(
+            (inputs, self.units), self.kernel_initializer, name="kernel", regularizer=self.kernel_regularizer
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                (self.units,), self.bias_initializer, name="bias", regularizer=self.bias_regularizer
+            )
 
     def call(self, x: Any) -> Any:
         if x.ndim == 0 or x.shape[-1] != self.kernel.shape[0]:
@@ -401,17 +411,19 @@ class Embedding(Layer):
     """
 
     def __init__(
-        self, input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform", mask_zero: bool = False,
-        **options: Any,
+        self, input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None, mask_zero: bool = False, **options: Any,
     ):  # fmt: skip
         super().__init__(**options)
         self.input_dim, self.output_dim, self.mask_zero = input_dim, output_dim, mask_zero
         self.embeddings_initializer = embeddings_initializer
+        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
 
     def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
-            (self.input_dim, self.output_dim), self.embeddings_initializer, name="embeddings"
-        )
+            (self.input_dim, self.output_dim), self.embeddings_initializer, name="embeddings",
+            regularizer=self.embeddings_regularizer,
+        )  # fmt: skip
 
     def call(self, ids: Any) -> Any:
         return embedding(self.embeddings, ids if ids.dtype.kind in "iu" else core.cast(ids, np.dtype("int32")))

@@ -123,7 +123,13 @@ class Model(Layer):
         return self(data[0], training=False)
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        """The loss of a batch. Subclasses may have their own."""
+        """The loss of a batch, and what regularizers add. Subclasses may have their own."""
+        total = self._loss_of_outputs(y, y_pred, sample_weight)
+        for penalty in self.losses:
+            total = total + penalty
+        return total
+
+    def _loss_of_outputs(self, y: Any, y_pred: Any, sample_weight: Any) -> Any:
         loss = self._compiled("compute_loss").loss
         if loss is None:
             raise ValueError(f"{self.name}: compile was given no loss; give one, or define compute_loss or train_step")
@@ -135,7 +141,7 @@ class Model(Layer):
             weight = sample_weight[name] if isinstance(sample_weight, (dict, tuple, list)) else sample_weight
             part = loss[name](y[name], y_pred[name], weight)
             total = part if total is None else total + part
-        return total  # type: ignore[no-any-return]
+        return total
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, loss: Any) -> dict[str, Any]:
         """Take a batch into the metrics; gives all of them."""

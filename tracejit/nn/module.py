@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.nn import initializers
+from tracejit.nn import initializers, regularizers
 from tracejit.ops import core
 from tracejit.ops.random import Generator, default_generator
 from tracejit.tensor import Tensor, state
@@ -235,6 +235,14 @@ def _variables(root: Module, _: int = 0) -> list[tuple[str, Variable, bool]]:
     return [entry for entry in _owned_state(root) if isinstance(entry[1], Variable)]
 
 
+@aside
+def _penalties(root: Module, _: int) -> list[tuple[Variable, Callable[[Any], Any]]]:
+    """The Variables below that have a regularizer and are trained, with it."""
+    trained = {id(v) for _, v, trainable in _variables(root) if trainable}
+    pairs = [pair for _, m in _modules(root) for pair in vars(m).get("_penalties", ())]
+    return [(v, penalty) for v, penalty in pairs if id(v) in trained]
+
+
 def _value(x: Any) -> np.ndarray:
     """What a Variable holds; where a random generator is."""
     return x.numpy() if isinstance(x, Variable) else np.array(list(x.state().values()), np.uint64)  # type: ignore[no-any-return]
@@ -328,7 +336,7 @@ class Layer(Module):
     _takes_training = False
     _takes_mask = False
     _keeps_mask = False  # whether each step of the result belongs to the same step of the input
-    _not_owned = frozenset(("_waiting",))
+    _not_owned = frozenset(("_waiting", "_penalties"))
 
     def __init__(
         self,
@@ -358,6 +366,11 @@ class Layer(Module):
     def dtype(self) -> np.dtype:
         """The dtype of its Variables, and of float inputs."""
         return self._dtype or dtypes.default_float()
+
+    @property
+    def losses(self) -> list[Any]:
+        """The regularizers' values for the Variables below that are trained."""
+        return [penalty(v) for v, penalty in _penalties(self, _freezing.times)]
 
     weights = Module.variables
     trainable_weights = Module.trainable_variables
@@ -395,14 +408,19 @@ class Layer(Module):
         dtype: Any = None,
         trainable: bool = True,
         name: str | None = None,
+        regularizer: Any = None,
     ) -> Variable:
-        """A new Variable; keep it as an attribute. initializer: a name, or a function of shape and dtype."""
+        """A new Variable; keep it as an attribute. initializer: a name, or a function of shape and dtype. regularizer:
+        a name, or a function of the Variable, whose value `losses` has."""
         if any(n is None for n in shape):
             raise ValueError(f"{self.name}: a Variable of shape {tuple(shape)} needs sizes that are not known yet")
         sizes = tuple(int(n) for n in shape)
         first = initializers.get("zeros" if _calling.restoring else initializer)  # no random number is drawn in vain
         d = self.dtype if dtype is None else dtypes.as_dtype(dtype)
-        return Variable(lambda: first(sizes, d), trainable=trainable, name=name, dtype=d)
+        made = Variable(lambda: first(sizes, d), trainable=trainable, name=name, dtype=d)
+        if (penalty := regularizers.get(regularizer)) is not None:
+            self.__dict__.setdefault("_penalties", []).append((made, penalty))
+        return made
 
     # -- calling -------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:

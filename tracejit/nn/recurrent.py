@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.nn import activations, initializers
+from tracejit.nn import activations, initializers, regularizers
 from tracejit.nn.core import Activated, described, last_size, tail
 from tracejit.nn.module import Layer, as_inputs, traceable
 from tracejit.ops import core
@@ -51,6 +51,9 @@ class _Cell(Activated):
         kernel_initializer: Any = "glorot_uniform",
         recurrent_initializer: Any = "orthogonal",
         bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
         **options: Any,
     ):
         super().__init__(activation, **options)
@@ -59,6 +62,9 @@ class _Cell(Activated):
         self.units, self.use_bias = units, use_bias
         self.kernel_initializer, self.recurrent_initializer = kernel_initializer, recurrent_initializer
         self.bias_initializer = bias_initializer
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.recurrent_regularizer = regularizers.get(recurrent_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
 
     @property
     def state_size(self) -> tuple[int, ...]:
@@ -67,11 +73,19 @@ class _Cell(Activated):
 
     def build(self, input_shape: Any) -> None:
         width = self.gates * self.units
-        self.kernel = self.add_weight((last_size(self, input_shape), width), self.kernel_initializer, name="kernel")
+        self.kernel = self.add_weight(
+            (last_size(self, input_shape), width), self.kernel_initializer, name="kernel",
+            regularizer=self.kernel_regularizer,
+        )  # fmt: skip
         self.recurrent_kernel = self.add_weight(
-            (self.units, width), self.recurrent_initializer, name="recurrent_kernel"
-        )
-        self.bias = self.add_weight(self._bias_shape(), self._first_bias(), name="bias") if self.use_bias else None
+            (self.units, width), self.recurrent_initializer, name="recurrent_kernel",
+            regularizer=self.recurrent_regularizer,
+        )  # fmt: skip
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                self._bias_shape(), self._first_bias(), name="bias", regularizer=self.bias_regularizer
+            )
 
     def _bias_shape(self) -> tuple[int, ...]:
         return (self.gates * self.units,)
