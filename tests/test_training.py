@@ -568,6 +568,14 @@ SCRIPT = """
 """
 
 
+def test_a_backup_inside_an_epoch_needs_data_that_tell_their_place(tmp_path: Path) -> None:
+    x = np.ones((4, 1))
+    with pytest.raises(TypeError, match="use save_freq='epoch'"):
+        tiny().fit(_Again(lambda: iter([(x, x)])), verbose=0, callbacks=[callbacks.BackupAndRestore(tmp_path, 1)])
+    tiny().fit(_Again(lambda: iter([(x, x)])), verbose=0, callbacks=[callbacks.BackupAndRestore(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(SCRIPT))

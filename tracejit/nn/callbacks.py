@@ -385,6 +385,9 @@ class BackupAndRestore(Callback):
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         run = self.model.training_run
         if self.save_freq != "epoch" and run.batch % int(self.save_freq) == 0:
+            if not hasattr(run.iterator, "state"):
+                raise TypeError("BackupAndRestore: only arrays and tj.data.Dataset tell where in the data training is; "
+                                "use save_freq='epoch'")  # fmt: skip
             self._save(run.epoch, run.batch, json.dumps(run.iterator.state()))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
