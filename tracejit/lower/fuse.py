@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tracejit.config import Options
 from tracejit.ir import CONSTANT, INPUT, Graph, Node, has_effects
 from tracejit.lower import control, loops
@@ -41,8 +39,17 @@ from tracejit.lower.access import (
 )
 from tracejit.lower.epilogue import attach
 from tracejit.lower.kernel import Launch
-from tracejit.lower.plan import DEEPEST, Attention, Buffer, Call, Gemm, Plan, Step, View
-from tracejit.lower.products import Windows, windows
+from tracejit.lower.operands import (
+    ATTENTION_ROWS,
+    gemm_strides,
+    is_attention,
+    is_gemm,
+    operand_base,
+    plain_strides,
+    product_windows,
+    row_strides,
+)
+from tracejit.lower.plan import Attention, Buffer, Call, Gemm, Plan, Step, View
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
 REPEAT_LIMIT = 100
@@ -67,14 +74,6 @@ MIN_ROWS = 16
 SMALL = 32 * 1024  # elements: below, one thread does everything anyway
 # How many clusters back a root may join.
 LOOK_BACK = 16
-
-# Which inputs of ops of attention are rows: q, k, v, g.
-ATTENTION_ROWS = {"attention": (0, 1, 2), "attention_grad": (0, 1, 2, 5), "attention_mask_grad": (0, 1, 2, 5)}
-
-# What products have code of their own for; others are library calls.
-PRODUCT_DTYPES = frozenset(
-    map(np.dtype, ("float32", "float64", "complex64", "complex128", "int32", "int64", "uint32", "uint64"))
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -118,22 +117,10 @@ class Single:
 Unit = Cluster | Single
 
 
-def is_gemm(node: Node) -> bool:
-    return node.op.name == "matmul" and node.dtype in PRODUCT_DTYPES
-
-
 def is_scatter(node: Node) -> bool:
     """A scatter that a kernel can run: real and imaginary parts apart, which a product of complex numbers is not."""
     mode = node.attrs.get("mode") if node.op.kind == "indexing" else None
     return mode is not None and not (mode == "mul" and node.dtype.kind == "c")
-
-
-def is_attention(node: Node) -> bool:
-    """Whether native code runs it: the whole of a query and of a value must fit a thread's stack."""
-    if node.op.name not in ATTENTION_ROWS:
-        return False
-    q, _, v, *_ = node.inputs
-    return max(q.shape[-1], v.shape[-1]) <= DEEPEST
 
 
 def in_loop(node: Node) -> bool:
@@ -156,85 +143,6 @@ def fuse(graph: Graph, options: Options) -> Plan:
 
 
 # -- 1. which nodes own a buffer -------------------------------------------------------------------------
-def operand_base(node: Node, k: int, placement: Placement) -> tuple[Node, Coords]:
-    """The node whose buffer operand `k` of a step of its own is read from, and where in it."""
-    i = node.inputs[k]
-    if is_gemm(node):
-        seen = product_windows(node, placement)
-        return seen.operands[k] if seen is not None else _base(i, gemm_strides)
-    if is_attention(node) and k in ATTENTION_ROWS[node.op.name]:
-        return _base(i, row_strides)
-    return i, identity(i.shape)
-
-
-def product_windows(node: Node, placement: Placement) -> Windows | None:
-    """How a product reads windows in place, if it does; found out once."""
-    if node not in placement.windows:
-        placement.windows[node] = windows(node, plain_base)
-    return placement.windows[node]  # type: ignore[no-any-return]
-
-
-def plain_base(node: Node) -> Node:
-    """The node whose buffer an operand of a product is read from, if by one stride for rows and one for columns."""
-    return _base(node, gemm_strides)[0]
-
-
-def _base(node: Node, strides: Callable[..., Any]) -> tuple[Node, Coords]:
-    """Where an operand of such strides can be read in place: through affine, unguarded movement."""
-    best = (node, identity(node.shape))
-    at = best
-    while at[0].op.kind == "movement":
-        parts = parts_of(*at)
-        if len(parts) != 1 or parts[0].guards:
-            break
-        at = (at[0].inputs[parts[0].input], parts[0].coords)
-        if strides(at, node.shape) is not None:
-            best = at
-    return best
-
-
-def gemm_strides(
-    at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
-) -> tuple[int, tuple[int, ...]] | None:
-    """(offset, strides) in elements of an operand of `shape` seen through `at`, or None if BLAS cannot walk it."""
-    if 0 in shape:
-        return 0, loops.contiguous([max(n, 1) for n in shape])
-    flat = loops.address(at[1], strides or loops.contiguous(at[0].shape))
-    if not flat.affine:
-        return None
-    found, k = [], 0
-    for n in shape:
-        found.append(0 if n == 1 else flat.coefficient(k))
-        k += n != 1
-    rows, cols = found[-2], found[-1]
-    m, n = shape[-2], shape[-1]
-
-    def usable(lead: int, minor: int, length: int, other: int) -> bool:
-        return (minor == 1 or length == 1) and (lead >= max(length, 1) or other == 1)
-
-    if any(s < 0 for s in found) or not (usable(rows, cols, n, m) or usable(cols, rows, m, n)):
-        return None
-    return flat.const, tuple(found)
-
-
-def row_strides(
-    at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
-) -> tuple[int, tuple[int, ...]] | None:
-    """As `gemm_strides`, for rows that are contiguous."""
-    found = gemm_strides(at, shape, strides)
-    return found if found is None or shape[-1] <= 1 or found[1][-1] == 1 else None
-
-
-def plain_strides(
-    at: tuple[Node, Coords], shape: tuple[int, ...], strides: tuple[int, ...] | None = None
-) -> tuple[int, tuple[int, ...]] | None:
-    """Strides of what is read as a whole, 0 along dims of extent 1, or None if rows are not contiguous."""
-    found = strides or loops.contiguous(at[0].shape)
-    if strides is not None and any(n != 1 and s != c for n, s, c in zip(shape, strides, loops.contiguous(shape))):
-        return None
-    return 0, tuple(0 if n == 1 else s for n, s in zip(shape, found))
-
-
 def place(graph: Graph) -> Placement:
     """Choose the roots: forced ones, then folded nodes that would be repeated too often, from users to producers."""
     placement = Placement()
@@ -393,17 +301,27 @@ def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bo
     if places == 1 and not over_rows and node not in placement.embedded:
         return False
     cost = _cost(node, placement)
-    if any(n.op.kind == "movement" for n in placement.folded[node]):  # a read for each place it reads
-        reads = sources(node, identity(node.shape), placement)
-        cost += len(reads) - len({n for n, _ in reads})
+    if len(node.shape) > 2 and any(n.op.kind == "movement" for n in placement.folded[node]):
+        cost += _more_rows(sources(node, identity(node.shape), placement))
     guards = EMBED_COST * sum(map(_dims_embedded, placement.folded[node]))
     if node in placement.embedded and guards and cost > GUARDED_COST:
         return True
     return (places - 1) * (cost + guards) > REPEAT_LIMIT or (over_rows and cost > BROADCAST_COST)
 
 
+def _more_rows(reads: set[tuple[Node, Coords]]) -> int:
+    """How many more rows than one of each value are read, if whole rows are (windows over pictures)."""
+    rows: dict[Node, set[Coords]] = {}
+    for n, coords in reads:
+        rows.setdefault(n, set()).add(coords)
+    return sum(len(found) - 1 for found in rows.values() if len({c[-1:] for c in found}) == 1)
+
+
 def _dims_embedded(node: Node) -> int:
-    return sum(n != m for n, m in zip(node.shape, node.inputs[0].shape)) if node.op.name == "embed" else 0
+    """How many dims of rows are put among others, if the rows themselves are not."""
+    if node.op.name != "embed" or node.shape[-1] != node.inputs[0].shape[-1]:
+        return 0
+    return sum(n != m for n, m in zip(node.shape, node.inputs[0].shape))
 
 
 def _repeats_in_kernels(node: Node, wanted: set[Want], placement: Placement) -> bool:

@@ -33,7 +33,7 @@ class Windows:
     operands: tuple[tuple[Node, Coords], tuple[Node, Coords]]
 
     def strides(self, k: int) -> Callable[..., tuple[int, Ints] | None]:
-        """A function that gives (offset, strides) of operand `k`, as `fuse.gemm_strides` does, for where it is, its
+        """A function that gives (offset, strides) of operand `k`, as `operands.gemm_strides` does, for where it is, its
         shape, and the strides of its buffer (contiguous if not given). None if it cannot be walked."""
         def walk(at: tuple[Node, Coords], shape: Ints, layout: Ints | None = None) -> tuple[int, Ints] | None:
             flat = address(at[1], layout or contiguous(at[0].shape))
