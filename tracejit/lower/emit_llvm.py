@@ -24,11 +24,13 @@ from llvmlite import ir
 from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Maybe, Nest, Scope, Step, Values, Work
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
 from tracejit.lower.kernel import TILE, Kernel
+from tracejit.lower.rare import Detour
 from tracejit.lower.scalar import I64, Stmt
 
 FUNCTION = ir.FunctionType(VOID, [PTR, INT64, INT64])
 _CHUNK_BYTES = 16384  # stack for the accumulators of one chunk of lanes
 _CHUNK_LANES = 2048
+_LONG_BODY = 400
 _STRIP = 8  # vectors of a row of a tile at once: so much of each page, and of what the caches fetch, is used
 
 
@@ -50,8 +52,17 @@ def emit_kernel(module: ir.Module, name: str, kernel: Kernel, vector_bytes: int,
 
 
 def _unroll(cost: float) -> int:
-    """Vectors per step: independent work for short bodies, small code for long ones."""
+    """Rows per step of columns: independent work for short bodies, small code for long ones."""
     return 4 if cost <= 12 else 2 if cost <= 24 else 1
+
+
+def _together(work: Work, stmts: Sequence[Stmt]) -> int:
+    """Vectors per step, statement by statement: independent work for the chains of long bodies, too, up to a point
+    where compilation takes long. Loops inside a statement see to that themselves."""
+    cost = work.cost
+    if cost > _LONG_BODY or any(not isinstance(i, Detour) and stmts[i].op == "loop" for i in work.vectors):
+        return 1
+    return 4 if cost <= 12 else 2 if cost <= 24 else 3
 
 
 class _KernelEmitter(Nest):
@@ -405,13 +416,10 @@ class _KernelEmitter(Nest):
 
     def _row(self, scope: Scope, work: Work, state: Values, low: ir.Value, high: ir.Value) -> Values:
         """The innermost loop of a row."""
-        unroll = _unroll(work.cost)
+        unroll = _together(work, self.k.stmts)
         long = 0
-        if any(map(self.e.compensated, work.stage.accumulators)):
-            if work.cost <= 4:
-                long = 16  # one exact sum for many vectors: else the sums cost more than the reading
-            elif unroll == 1 and work.cost <= 48:
-                unroll = 2
+        if work.cost <= 4 and any(map(self.e.compensated, work.stage.accumulators)):
+            long = 16  # one exact sum for many vectors: else the sums cost more than the reading
 
         running, count = self._running(work), len(state)
         state = [*state, *(self.e.running_start(self.k.stmts[i], self.k.stmts[i].attrs[0] != "recurrence")
@@ -421,13 +429,13 @@ class _KernelEmitter(Nest):
 
         def run(scope: Scope, low: ir.Value, high: ir.Value, state: Values) -> Values:
             def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-                scopes = []
                 self.before = dict(zip(running, state[count:], strict=True))
-                for i in positions:
-                    known = {n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
-                    scopes.append(self.vector(scope, work, i, mask, known=known))
+                known = [{n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
+                         for i in positions]
+                scopes = self.vectors(scope, work, positions, mask, known=known)
+                for i, inside in zip(positions, scopes, strict=True):
                     for n, pointer, d in self._kept_at(work.stage.keeps, i):
-                        self.e.store(scopes[-1].values[n], pointer, d, None)
+                        self.e.store(inside.values[n], pointer, d, None)
                 if last_of_several and mask is None:
                     self._ask_for_next_row(work, scopes)
                 state = self._accumulate(work, scopes, mask, state[:count]) + [self.before[i] for i in running]
@@ -651,12 +659,13 @@ class _KernelEmitter(Nest):
 
         def run(scope: Scope, start: ir.Value, stop: ir.Value, state: Values) -> Values:
             def body(at: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-                self.store_all(work, [self.vector(scope, work, i, mask, number, low) for i in at], stream)
+                self.store_all(work, self.vectors(scope, work, at, mask, number, low), stream)
                 return state
 
             return self.run(scope, work, start, stop, unroll, state, body)
 
-        unroll = 0 if self.k.inner else _unroll(work.cost)  # after a reduction little is left, so code is kept small
+        # after a reduction little is left, so code is kept small
+        unroll = 0 if self.k.inner else _together(work, self.k.stmts)
         self.pieces(row, work, low, high, [], run)
         return number
 

@@ -291,22 +291,29 @@ class Nest:
     def vector(self, outer: Scope, work: Work, position: ir.Value, mask: Maybe, number: int = 0,
                 low: Maybe = None, known: dict[int, ir.Value] | None = None) -> Scope:
         """The scope of one vector at `position`, with the values of all its statements."""
-        scope = outer.child(position=position, mask=mask)
-        for access in work.accesses:
-            self._advance_pointer(scope, access, {self.vdim: position})
-        scope.values.update(known or {})
+        return self.vectors(outer, work, [position], mask, number, low, [known or {}])[0]
+
+    def vectors(self, outer: Scope, work: Work, positions: Values, mask: Maybe, number: int = 0, low: Maybe = None,
+                known: Sequence[dict[int, ir.Value]] | None = None) -> list[Scope]:
+        """As `vector` for some positions at once, statement by statement: each hides the long chains of the others."""
+        scopes = []
+        for n, position in enumerate(positions):
+            scope = outer.child(position=position, mask=mask)
+            for access in work.accesses:
+                self._advance_pointer(scope, access, {self.vdim: position})
+            scope.values.update(known[n] if known else {})
+            scopes.append(scope)
         for i in work.vectors:
-            if isinstance(i, Detour):
-                self._detour(i, scope)
-                continue
-            s = self.k.stmts[i]
-            if i in scope.values:
-                continue
-            if s.op == "carry" and self.columns:
-                scope.values[i] = self._carry_vector(s.attrs[0], position, low)
-            else:
-                scope.values[i] = self.statement(i, scope)
-        return scope
+            for scope, position in zip(scopes, positions, strict=True):
+                if isinstance(i, Detour):
+                    self._detour(i, scope)
+                elif i in scope.values:
+                    pass
+                elif self.k.stmts[i].op == "carry" and self.columns:
+                    scope.values[i] = self._carry_vector(self.k.stmts[i].attrs[0], position, low)
+                else:
+                    scope.values[i] = self.statement(i, scope)
+        return scopes
 
     def _detour(self, detour: Detour, scope: Scope) -> None:
         """Selects on a rare condition: a branch around their slow side."""
