@@ -122,9 +122,11 @@ def test_kernel_text_does_not_depend_on_sizes():
 
 
 def test_a_long_chain_splits_into_kernels_of_bounded_size():
+    kinds = np.random.default_rng(0).integers(0, 3, 1000)  # no repetition that could become a loop
+
     def f(x):
-        for k in range(1000):
-            x = x * 1.01 + 0.5 * k
+        for k, kind in enumerate(kinds):
+            x = x * 1.01 + 0.5 * k if kind == 0 else abs(x) - k if kind == 1 else tj.sqrt(x) * k
         return x
 
     plan = lower(f, (100,))
