@@ -23,6 +23,7 @@ from llvmlite import ir
 
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm
+from tracejit.runtime import gemm_code
 from tracejit.runtime.build import native_module
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import I1, PTR, Steps, Tiles, Writer, tile_shape
@@ -123,7 +124,8 @@ def _code(dtype: np.dtype) -> int:
     """The address of the code for one dtype."""
     width, rows, vectors = tile_shape()
     writer = _Windows(dtype, width, rows, vectors)
-    return native_module(f"windows {dtype.name} {width} {rows}", writer.emit, ("product",))["product"]
+    found = native_module(f"windows {dtype.name} {width} {rows}", writer.emit, ("product",), (gemm_code.__file__,))
+    return found["product"]
 
 
 class _Windows(Writer):
