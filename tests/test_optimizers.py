@@ -360,6 +360,13 @@ def test_clipping() -> None:
     np.testing.assert_allclose(two, [0.5 / norm])
     np.testing.assert_allclose(moved(tj.optimizers.SGD(1.0, global_clipnorm=10.0), *gs)[0], [3, -4])
     assert np.isnan(moved(tj.optimizers.SGD(1.0, global_clipnorm=1.0), [np.nan, 1.0])[0]).all()
+    clipped, norm = tj.optimizers.clip_by_global_norm([tj.asarray([6.0]), None, tj.asarray([[8.0]])], 5.0)
+    assert norm.item() == 10.0 and clipped[1] is None
+    assert clipped[0].tolist() == [3.0] and clipped[2].tolist() == [[4.0]]
+    unclipped, _ = tj.optimizers.clip_by_global_norm([tj.asarray([6.0])], 7.0)
+    assert unclipped[0].tolist() == [6.0]
+    with pytest.raises(ValueError, match="no tensors"):
+        tj.optimizers.clip_by_global_norm([None], 1.0)
     with pytest.raises(ValueError, match="only one of clipnorm"):
         tj.optimizers.SGD(clipnorm=1.0, clipvalue=1.0)
     with pytest.raises(ValueError, match="over 0"):

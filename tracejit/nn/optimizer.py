@@ -111,6 +111,8 @@ class Optimizer(Module):
         self._set_rate(value)
 
     def _set_rate(self, value: Any) -> None:
+        if value is None or isinstance(value, str):
+            raise TypeError(f"{self.name}: learning_rate must be a number, a schedule or a function, got {value!r}")
         if callable(value) and not isinstance(value, Tensor):
             self._rate = value
         elif isinstance(self._rate, Variable):
@@ -268,11 +270,9 @@ class Optimizer(Module):
         if self.clipvalue is not None:
             return [clip(g, -self.clipvalue, self.clipvalue) for g in gradients]
         if self.clipnorm is not None:
-            return [g * (self.clipnorm / maximum(sqrt(sum(square(g))), self.clipnorm)) for g in gradients]
+            return [clip_by_global_norm([g], self.clipnorm)[0][0] for g in gradients]
         if self.global_clipnorm is not None:
-            norm = global_norm(gradients)
-            factor = self.global_clipnorm / maximum(norm, self.global_clipnorm)
-            return [g * cast(factor, g.dtype) for g in gradients]
+            return clip_by_global_norm(gradients, self.global_clipnorm)[0]
         return gradients
 
     # -- weight decay and averages -------------------------------------------------------------------------------------
@@ -393,3 +393,17 @@ def global_norm(tensors: Iterable[Any]) -> Tensor:
     if total is None:
         raise ValueError("global_norm: no tensors")
     return sqrt(total)
+
+
+def clip_by_global_norm(tensors: Iterable[Any], clip_norm: Any) -> tuple[list[Any], Tensor]:
+    """The tensors, made smaller by one factor if their `global_norm` is over `clip_norm`; and that norm. None stays
+    None. A norm that is not finite gives nan (Pascanu et al. 2013).
+
+    >>> clipped, norm = clip_by_global_norm([Tensor([3.0]), None, Tensor([4.0])], 1.0)
+    >>> clipped[0].numpy().round(4), norm.item()
+    (array([0.6], dtype=float32), 5.0)
+    """
+    given = [None if t is None else core.as_tensor(t) for t in tensors]
+    norm = global_norm([t for t in given if t is not None])
+    factor = clip_norm / maximum(norm, clip_norm)
+    return [None if t is None else t * cast(factor, t.dtype) for t in given], norm

@@ -16,7 +16,7 @@ import numpy as np
 from tracejit.function import function
 from tracejit.nn import schedules
 from tracejit.nn.module import Module
-from tracejit.nn.optimizer import Optimizer, global_norm
+from tracejit.nn.optimizer import Optimizer, clip_by_global_norm, global_norm
 from tracejit.ops import core
 from tracejit.ops.comparison import isfinite
 from tracejit.ops.control import cond
@@ -29,7 +29,7 @@ from tracejit.variable import Variable
 
 __all__ = [
     "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "LossScaleOptimizer", "Momentum", "Nadam",
-    "Optimizer", "RMSprop", "get", "global_norm", "schedules",
+    "Optimizer", "RMSprop", "clip_by_global_norm", "get", "global_norm", "schedules",
 ]  # fmt: skip
 
 
