@@ -26,6 +26,7 @@ ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
 AWAKE = 10_000.0  # nanoseconds of work from which a product in a loop is shared with threads that are awake
 CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more from threads than what waits for memory
+NARROW = 128  # columns of a product of windows up to which panels are so much taller, for what is done to them
 SMALL_TILE = 4  # rows of a tile that still is about as quick, by the row
 KEPT = 1 << 18  # bytes of c that stay in the second cache while others go through it
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
@@ -80,10 +81,11 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
     m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
     row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
     work = matrices * (m * row + _CALL) + after
-    panel, part, pieces = min(m, PANEL) if on_panels else m, n, 1
+    tall = PANEL * max(1, NARROW // n) if step.rows else PANEL
+    panel, part, pieces = min(m, tall) if on_panels else m, n, 1
     if work > PARALLEL:
         pieces = int(work / CHUNK)
-        panel = min(m, PANEL, *(_up(max(1, most), t.rows) for most in (int(CHUNK / row), -(-m * matrices // ENOUGH))))
+        panel = min(m, tall, *(_up(max(1, most), t.rows) for most in (int(CHUNK / row), -(-m * matrices // ENOUGH))))
         panels = matrices * -(-m // panel)
         if not on_panels and (panels < min(pieces, ENOUGH // 4) or (not after and panels < min(2 * pieces, ENOUGH))):
             part = min(n, _up(-(-n * panels // min(2 * pieces, ENOUGH)), t.columns))
