@@ -11,6 +11,7 @@ run-time slots: two calls with other shapes share the kernel, and its text is it
     row reduction  inner dims, vectors along the last inner dim, accumulators, then stores once per point
     column         inner dims, vectors along the last *outer* dim, one accumulator per lane
     row stages     several inner stages over the same row (max; sum of exp; scale), each using earlier `carry` values
+    running        one inner dim, in order: a `running` statement makes of an element and its result before the next one
 
 ABI: `void kernel(intp* slots, intp begin, intp end)` does the items [begin, end); `Kernel.slots` gives the layout.
 An item is one block of one point row (see `items`). With splits > 1 (only if `splittable`), items leave partial
