@@ -372,3 +372,47 @@ def test_many_variables_from_several_threads() -> None:
         t.join()
     for m in models:
         assert [v.tolist() for v in m.vs] == [[50.0 + k] * 3 for k in range(8)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_variables_at_random(seed: int) -> None:
+    """Compiled steps, assignments, shared values and views that somebody keeps, in any order, against NumPy."""
+    random = np.random.default_rng(seed)
+    n, m = 7, Many(7)
+    wanted = [np.full(3, float(k)) for k in range(n)]
+    kept: list[tuple[Any, np.ndarray]] = []
+
+    @tj.function
+    def mix(x: tj.Tensor) -> None:
+        for k in range(0, n, 2):
+            m.vs[k].assign(m.vs[(k + 1) % n] * 0.5 + x)
+
+    for _ in range(150):
+        act, k, j, x = random.integers(8), random.integers(n), random.integers(n), random.normal(size=3)
+        v = m.vs[k]
+        match act:
+            case 0 | 1:
+                m.step(tj.asarray(x))
+                wanted = [w + x for w in wanted]
+            case 2:
+                mix(tj.asarray(x))
+                for i in range(0, n, 2):
+                    wanted[i] = wanted[(i + 1) % n] * 0.5 + x
+            case 3:
+                held = [v.numpy(), v.read_value(), v.numpy()[1:], v * 1.0][random.integers(4)]
+                kept.append((held, np.array(held)))
+            case 4:
+                kept = kept[1:]
+            case 5:
+                v.assign(m.vs[j])
+                wanted[k] = wanted[j].copy()
+            case 6:
+                v[1] = 5.0
+                wanted[k] = np.array([wanted[k][0], 5.0, wanted[k][2]])
+            case 7:
+                m.vs[k] = tj.Variable(v.numpy())
+        for v, w in zip(m.vs, wanted):
+            np.testing.assert_allclose(v.numpy(), w, rtol=1e-12)
+        for held, value in kept:
+            np.testing.assert_array_equal(np.asarray(held), value)
+    assert m.step.trace_count == mix.trace_count == 1
