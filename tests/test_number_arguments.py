@@ -86,3 +86,34 @@ def test_text_of_a_traced_value_cannot_be_returned() -> None:
 
     with pytest.raises(tj.TracerError, match="text with a traced value"):
         f(t(1.0))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
+def test_comparisons_with_numbers_beyond_the_dtype(dtype: str) -> None:
+    def f(x: Any, n: Any) -> Any:
+        return x < n, x <= n, x > n, x >= n, x == n, x != n, n < x, tj.where(x == n, 1, 0)
+
+    values = tj.asarray(np.array([0, 1, 100]).astype(dtype))
+    assert same(f, *((values, n) for n in (-1, 1, 300, -40_000, 2**33))).trace_count == 1
+
+
+def test_comparison_with_a_number_and_one_beyond_64_bits() -> None:
+    same(lambda x, n: (n < 2**70, x < n, x > -(2**70)), (t(1.0).astype("int32"), 3))
+
+
+def test_rounded_numbers_are_numbers() -> None:
+    def f(n: Any) -> Any:
+        return round(n), round(n, 1), round(n) * 2, round(n, -1)
+
+    compiled = same(f, (5,), (-17,), (2.5,), (0.125,), (-3.5,))
+    assert all(list(map(type, compiled(n))) == list(map(type, f(n))) for n in (5, 2.5))
+    same(lambda x: (round(float(x)), round(int(x) + 1, 0)), (t(2.5),), (t(-7.75),))
+
+
+def test_truth_values_are_bools() -> None:
+    def f(x: Any) -> Any:
+        every, some = all(v > 0 for v in x), any(v > 2 for v in x)
+        return every, some, not x.sum(), 2.0 in x, 5.0 not in x, not every or some, any(x), all(x > 0)
+
+    compiled = same(f, (t(1.0, 2.0, 3.0),), (t(0.0, -2.0, 5.0),), (t(0.0, 0.0, 0.0),))
+    assert all(type(p) is bool for p in compiled(t(1.0, 2.0, 3.0)))

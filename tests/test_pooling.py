@@ -146,7 +146,7 @@ def test_errors_name_what_is_wrong() -> None:
     x = np.ones((1, 5, 5, 2), np.float32)
     with pytest.raises(ValueError, match=r"max_pool1d: x must be real, \[batch, 1 dim, channels\]"):
         max_pool1d(x)
-    with pytest.raises(ValueError, match="a window of 6 by 1 reaches over 6 positions"):
+    with pytest.raises(ValueError, match="a window of size 6 and dilation 1 reaches over 6 positions"):
         avg_pool2d(x, 6)
     with pytest.raises(ValueError, match="as long as the window"):
         max_pool2d(x, 2, padding=[(2, 0), (0, 0)])

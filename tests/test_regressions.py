@@ -349,3 +349,28 @@ def test_no_single_value(f: Any, error: type[Exception]) -> None:
     for g in (f, tj.function(f)):
         with pytest.raises(error, match=r"needs a tensor of one element, got shape \(2, 3\)"):
             g(tj.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "message"),
+    [
+        (lambda: tj.spec((2, -1)), ValueError, r"spec: a size must not be negative, got \(2, -1\)"),
+        (lambda: tj.load(__file__), ValueError, "test_regressions.py is not a file that tj.save wrote"),
+        (lambda: tj.layers.Dense(3.5), TypeError, "Dense: units must be an int, got 3.5"),
+        (lambda: tj.layers.LSTM("3"), TypeError, "LSTM.*: units must be an int, got '3'"),
+        (lambda: tj.optimizers.Adam("x"), TypeError, "adam: learning_rate must be a number, .* got 'x'"),
+        (
+            lambda: tj.layers.MultiHeadAttention(2, 4)(tj.ones((2, 3)), tj.ones((2, 3))),
+            ValueError,
+            r"query must be \(batch, positions, features\), got shape \(2, 3\)",
+        ),
+        (
+            lambda: tj.function(lambda words: words)(np.array(["a"])),
+            TypeError,
+            "argument 'words' is an array of dtype <U1, which tensors do not hold",
+        ),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_named(f: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        f()

@@ -16,6 +16,7 @@ import inspect
 import io
 import itertools
 import json
+import os
 import threading
 import zipfile
 from collections import OrderedDict
@@ -300,6 +301,8 @@ def _pipeline(options: config.Options) -> Pipeline:
 # -- loading -----------------------------------------------------------------------------------------------------------
 def load(path: Any) -> Loaded:
     """What `save` or `export` wrote, as a function."""
+    if not zipfile.is_zipfile(path) and os.path.exists(path):
+        raise ValueError(f"load: {path} is not a file that tj.save wrote")
     with zipfile.ZipFile(path) as file:
         program = json.loads(file.read("program.json"))
         if program.get("format") != FORMAT:

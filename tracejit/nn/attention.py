@@ -126,8 +126,13 @@ class MultiHeadAttention(Layer):
         training: bool = False,
         use_causal_mask: bool = False,
     ) -> Any:
-        value = as_inputs(value, self.dtype)
+        query, value = as_inputs(query, self.dtype), as_inputs(value, self.dtype)
         key = value if key is None else as_inputs(key, self.dtype)
+        for name, x in (("query", query), ("value", value), ("key", key)):
+            if x.ndim != 3:
+                raise ValueError(
+                    f"MultiHeadAttention: {name} must be (batch, positions, features), got shape {x.shape}"
+                )
         # (batch, heads, length, size)
         q = transpose(self.query(query), (0, 2, 1, 3))
         k = transpose(self.key(key), (0, 2, 1, 3))

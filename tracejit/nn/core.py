@@ -69,8 +69,7 @@ class Dense(Activated):
         **options: Any,
     ):
         super().__init__(activation, **options)
-        if units <= 0:
-            raise ValueError(f"Dense: units must be positive, got {units}")
+        check_units(self, units)
         self.units, self.use_bias = units, use_bias
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
         self.kernel_regularizer = regularizers.get(kernel_regularizer)
@@ -99,6 +98,14 @@ class Dense(Activated):
     def _options(self) -> str:
         bias = None if self.use_bias else False
         return f"{self.units}" + tail(described(activation=self._activation_name(), use_bias=bias))
+
+
+def check_units(layer: Layer, units: Any) -> None:
+    """TypeError or ValueError unless the number of features that a layer gives is a positive integer."""
+    if not isinstance(units, (int, np.integer)):
+        raise TypeError(f"{type(layer).__name__}: units must be an int, got {units!r}")
+    if units <= 0:
+        raise ValueError(f"{type(layer).__name__}: units must be positive, got {units}")
 
 
 def last_size(layer: Layer, input_shape: Any) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tracejit.nn import activations, initializers, regularizers
-from tracejit.nn.core import Activated, described, last_size, tail
+from tracejit.nn.core import Activated, check_units, described, last_size, tail
 from tracejit.nn.module import Layer, as_inputs, traceable
 from tracejit.ops import core
 from tracejit.ops.control import scan
@@ -57,8 +57,7 @@ class _Cell(Activated):
         **options: Any,
     ):
         super().__init__(activation, **options)
-        if units <= 0:
-            raise ValueError(f"{type(self).__name__}: units must be positive, got {units}")
+        check_units(self, units)
         self.units, self.use_bias = units, use_bias
         self.kernel_initializer, self.recurrent_initializer = kernel_initializer, recurrent_initializer
         self.bias_initializer = bias_initializer

@@ -265,15 +265,16 @@ def _fits(x: Any, dtype: np.dtype) -> bool:
 
 
 def _comparable(operands: list[Any], dtype: np.dtype) -> tuple[list[Any], np.dtype]:
-    """Operands of a comparison of integers: one with a Python integer beyond `dtype` has an answer all the same."""
+    """Operands of a comparison of integers: one with a Python integer beyond `dtype` has an answer all the same.
+    Where a Python integer becomes known only at run time, it may be beyond."""
     outside = [x for x in operands if not isinstance(x, Tensor) and not _fits(x, dtype)]
-    if not outside:
+    if not outside and not any(isinstance(x, Number) for x in operands):
         return operands, dtype
     if all(_fits(x, dtypes.int64) for x in outside) and dtype != dtypes.uint64:
         return operands, dtypes.int64
     # every value of `dtype` lies on one side of such a number
     beyond = [x if isinstance(x, Tensor) or _fits(x, dtype) else math.copysign(math.inf, x) for x in operands]
-    return beyond, dtypes.float64
+    return beyond, dtypes.float64 if outside else dtype
 
 
 def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int = 0,

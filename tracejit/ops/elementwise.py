@@ -431,6 +431,20 @@ def round(x: Any, decimals: int = 0, out: None = None) -> Tensor:
 
 expose(round, numpy=np.round, dunder="round", method=True)
 
+
+def _round_number(x: Number, digits: int | None = None) -> Any:
+    """`round` of a traced Python number: a number, of the type that Python's has."""
+    if x.dtype.kind != "f" and (digits is None or digits >= 0):
+        return core.as_number(core.cast(x, dtypes.int64))
+    if digits is None:
+        return core.as_number(core.cast(rint(x), dtypes.int64))
+    if x._known():
+        return builtins.round(x.item(), digits)  # Python rounds decimals exactly
+    return core.as_number(core.cast(round(core.cast(x, dtypes.float64), digits), x.dtype))
+
+
+Number.__round__ = _round_number  # type: ignore[attr-defined]
+
 # -- bits of floats ----------------------------------------------------------------------------------------------------
 copysign: OpFunction = elementwise(
     "copysign", arity=2, dtype=real_floating, eager=np.copysign, numpy=np.copysign, domain=(-2, 2),

@@ -349,5 +349,5 @@ def check_windows(name: str, shape: Ints, first: int, sizes: Ints, dilations: In
     for a, (size, dilation, (low, high)) in enumerate(zip(sizes, dilations, pads), first):
         reach, extent = (size - 1) * dilation + 1, shape[a] + low + high
         if extent < reach and not (shape[a] == 0 and low == high == 0):
-            raise ValueError(f"{name}: a window of {size} by {dilation} reaches over {reach} positions, but axis {a} "
-                             f"of shape {shape} with padding {(low, high)} has {extent}")
+            raise ValueError(f"{name}: a window of size {size} and dilation {dilation} reaches over {reach} positions, "
+                             f"but axis {a} of shape {shape} with padding {(low, high)} has {extent}")

@@ -270,6 +270,9 @@ class Signature:
             except TypeError as again:
                 if type(again) is not TypeError and not isinstance(again, ArgumentError):
                     return again  # a leaked tracer
+                if isinstance(x, np.ndarray):
+                    return TypeError(f"{self.display}: argument '{name}' is an array of dtype {x.dtype}, which tensors "
+                                     f"do not hold")
                 return TypeError(
                     f"{self.display}: argument '{name}' of type {type(x).__name__} is neither an array nor hashable; "
                     f"make it "
@@ -308,4 +311,6 @@ class Spec(Leaf):
 def spec(shape: Sequence[int | None] | int, dtype: Any = None) -> Spec:
     """An array type: `spec((None, 4), "float32")`."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(n is not None and n < 0 for n in shape):
+        raise ValueError(f"spec: a size must not be negative, got {shape}; None leaves it free")
     return Spec(shape, dtypes.as_dtype(dtype) if dtype is not None else dtypes.default_float())

@@ -216,14 +216,14 @@ def _until(items: Any, ends: bool) -> Any:
 def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> Callable[..., Any]:
     def test(iterable: Any, /) -> Any:
         if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim == 1:
-            return whole(iterable)
+            return core.as_number(whole(iterable))
         if state.trace is not None and isinstance(iterable, types.GeneratorType):
             iterable = list(_until(iterable, ends))
         if isinstance(iterable, list | tuple) and any(type(x) is Maybe for x in iterable):
             iterable = [_decides(x, ends) if type(x) is Maybe else x for x in iterable]
         if isinstance(iterable, list | tuple) and any(map(unknown, iterable)):
             found = fold(iterable[0], *(partial(_same, x) for x in iterable[1:]))
-            return operators.predicate(found) if unknown(found) else bool(found)
+            return core.as_number(operators.predicate(found)) if unknown(found) else bool(found)
         return original(iterable)
 
     return test

@@ -524,7 +524,9 @@ def _joined(first: Tensor, second: Callable[[], Any], both: bool) -> Any:
     ):
         other = second() if isinstance(value, Tensor) else value
         other = predicate(other) if isinstance(other, Tensor) else other
-        return (comparison.logical_and if both else comparison.logical_or)(predicate(first), other)
+        found = (comparison.logical_and if both else comparison.logical_or)(predicate(first), other)
+        plain = isinstance(first, Number) and isinstance(value, bool | Number)  # Python gives one of its own bools
+        return core.as_number(found) if plain else found
     return branch(first, yes, no, (), _expression()).value  # type: ignore[union-attr]
 
 
@@ -582,7 +584,7 @@ def elements(reducer: Any, given: Callable[[], Any], plain: Callable[[], Any]) -
 
 def not_(x: Any) -> Any:
     """`not x`."""
-    return comparison.logical_not(predicate(x)) if unknown(x) else not x
+    return core.as_number(comparison.logical_not(predicate(x))) if unknown(x) else not x
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -613,4 +615,6 @@ def _contains(x: Any, container: Any, negated: bool) -> Any:
         found = False if found is None else found
     else:
         return x not in container if negated else x in container
-    return not_(found) if negated else found
+    if negated:
+        return not_(found)
+    return core.as_number(found) if isinstance(found, Tensor) else found
