@@ -25,7 +25,7 @@ import numpy as np
 import tracejit as tj
 
 K = 0.05
-STEPS, EAGER_STEPS, POINTS = 3000, 30, 512
+STEPS, EAGER_STEPS, POINTS = 3000, 15, 512
 
 
 def start(x: tj.Tensor) -> tj.Tensor:
