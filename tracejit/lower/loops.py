@@ -43,6 +43,7 @@ F32 = scalar.F32
 # A value that takes so many statements is read back in a later stage, if rows of such values fit the innermost cache.
 KEEP_COST = 8
 KEEP_BYTES = 32 * 1024
+SHORT = 64  # elements: a vector of such rows stays in the innermost cache
 NARROW = 8  # elements: a dim with fewer is no good for vectors
 ADJACENT = (1, 2, 3, 4, -1)  # strides along vectors that are as good as adjacent
 # Literals that stay in the code: others are slots.
@@ -317,10 +318,8 @@ class Writer:
         args = [self.value(i, coords, mask) for i in node.inputs]
         if node.shape[node.attrs["axis"]] == 1:
             return args[-1]
-        parts = [
-            self.builder.emit("running", values[0][2], [v for _, v, _, _ in values], (node.op.running,))
-            for values in zip(*map(_parts, args), strict=True)
-        ]
+        parts = [self.builder.emit("running", values[0][2], [v for _, v, _, _ in values], (node.op.running,))
+                 for values in zip(*map(_parts, args), strict=True)]
         return self._noted(node, args, parts[0] if len(parts) == 1 else Complex(*parts))
 
     def _fold_few(self, node: Node, coords: Coords, mask: Value | None) -> Any:
@@ -617,6 +616,9 @@ class Writer:
             return "outer"
         if not outer:
             return "inner"
+        rows, row = (_product(self.space[d] for d in g) for g in (outer[-1], inner[-1]))
+        if rows >= 2 * NARROW and row <= SHORT and any(s.attrs == ("recurrence",) for s in self.builder.stmts):
+            return "outer"  # along the row it would go through the lanes of a vector one by one
         touches = [*self.reads, *self.writes]
 
         def score(group: tuple[int, ...]) -> int:
@@ -667,9 +669,8 @@ class Writer:
         running = any(s.op == "running" for s in stmts)
         if not self.axes:
             return (Stage(False, (), tuple(self.stores), tuple(self.checks)),), {}
-        walks = [
-            any(self.writes[s.write].coefs[d] for d in self.axes) or (running and looping[s.value]) for s in self.stores
-        ]  # along a dim of no elements no write moves
+        walks = [any(self.writes[s.write].coefs[d] for d in self.axes) or (running and looping[s.value])
+                 for s in self.stores]  # along a dim of no elements no write moves
         rounds = max([*acc_level, *(self._store_level(s, level) for s, w in zip(self.stores, walks) if w), 0])
         stages: list[Stage] = []
         acc_order: dict[int, int] = {}
