@@ -324,14 +324,11 @@ def paddings(name: str, padding: Any, extents: Ints, sizes: Ints, steps: Ints, d
         given: list[Any] = [padding] * rank
     else:
         given = list(padding)
-    pairs = []
-    for p in given:
-        low, high = (p, p) if hasattr(p, "__index__") else tuple(p)
-        pairs.append((integer(low), integer(high)))
-    if len(pairs) != rank or any(n < 0 for pair in pairs for n in pair):
+    pairs = [tuple(map(integer, (p, p) if hasattr(p, "__index__") else p)) for p in given]
+    if len(pairs) != rank or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
         raise ValueError(f"{name}: padding must be non-negative, an int or a pair (before, after) for each of {rank} "
                          f"dims, got {padding!r}")
-    return tuple(pairs)
+    return tuple((low, high) for low, high in pairs)
 
 
 def padded(t: Tensor, first: int, pads: Pairs, value: bool | int | float = 0) -> Tensor:
