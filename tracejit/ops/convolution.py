@@ -428,8 +428,7 @@ def _depthwise(name: str, rank: int, x: Any, kernel: Any, strides: Any, padding:
         return core.cast(_depthwise_by_taps(t, k, steps, dilations), dtype)
     seen = windows(t, 1, tuple(sizes), steps, dilations)
     counts = seen.shape[1: rank + 1]
-    taps = range(rank + 2, 2 * rank + 2)
-    seen = permuted(seen, (*range(rank + 1), *taps, rank + 1))
+    seen = permuted(seen, (*range(rank + 1), *range(rank + 2, 2 * rank + 2), rank + 1))
     shape = (t.shape[0], *counts, *sizes, channels, multiplier)
     each = core.broadcast_to(reshaped(seen, (*seen.shape, 1)), shape)
     summed = total(each * core.broadcast_to(k, shape), axis=tuple(range(rank + 1, 2 * rank + 1)),  # type: ignore[operator]
