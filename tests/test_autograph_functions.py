@@ -378,7 +378,14 @@ def test_what_a_handler_would_catch_at_run_time_is_refused() -> None:
             x = fails(x)
         return x
 
-    for f in (by_lookup, by_everything, in_a_helper, by_a_shape, by_suppress):
+    def by_assert(x):
+        try:
+            assert x.sum() < 3
+        except (KeyError, AssertionError):
+            return -x
+        return x
+
+    for f in (by_lookup, by_everything, in_a_helper, by_a_shape, by_suppress, by_assert):
         with pytest.raises(tj.TracerError, match=r"Error is raised under the condition at .*functions.py:\d+"):
             tj.function(f)(t(1.0, 2.0))
 
@@ -399,6 +406,18 @@ def test_what_a_handler_would_catch_at_run_time_is_refused() -> None:
             return x * 100
 
     assert tj.function(asks_for_it)(t(1.0, 2.0)).tolist() == [100, 200]
+
+
+def test_what_no_handler_would_catch_is_raised() -> None:
+    def f(x):
+        try:
+            assert x.sum() < 50, "far too large"
+            with contextlib.suppress(IndexError):
+                return fails(x)
+        except (KeyError, TypeError):
+            return -x
+
+    same(f, t(1.0, 1.0), t(2.0, 3.0), t(70.0, 3.0))
 
 
 def test_exceptions_of_plain_python_are_caught() -> None:

@@ -31,10 +31,12 @@ from tracejit.trace.autograph.staging import (
     Part,
     Turn,
     branch,
+    guarding,
     guards,
     last_raise,
     places_of,
     predicate,
+    refused,
 )
 from tracejit.trace.autograph.values import BREAK, CONTINUE, RAISED, UNSET, Outcome, Return
 from tracejit.trees import flatten, unflatten
@@ -375,6 +377,8 @@ def assert_(test: Any, message: Callable[[], Any] | None) -> Any:
     """The condition of an assert statement; a traced one is checked at run time."""
     if not unknown(test):
         return test
+    if guards.catch(AssertionError):
+        raise refused("AssertionError", user_line())
     effects.check(predicate(test), message)
     return True
 
@@ -386,11 +390,6 @@ def raised(error: Any) -> Any:
             error = error()
         last_raise.latest = error
     return error
-
-
-def guarding() -> Any:
-    """Around the body of a try statement that has handlers."""
-    return guards
 
 
 def caught(kinds: Any) -> None:
@@ -409,10 +408,11 @@ class _Suppressing:
         self.inner = inner
 
     def __enter__(self) -> None:
-        guards.__enter__()
+        self.guard = guarding(lambda: self.inner._exceptions)  # type: ignore[attr-defined]
+        self.guard.__enter__()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        guards.__exit__()
+        self.guard.__exit__()
         return self.inner.__exit__(kind, error, trace) if not isinstance(error, TracerError) else False
 
 

@@ -47,15 +47,44 @@ last_raise = Raised()
 
 
 class Guards(threading.local):
-    """`with guards:` the body of a try statement that has handlers."""
+    """The handlers of the try statements that traced code is in: for each what gives the kinds they catch."""
 
-    depth = 0
+    def __init__(self) -> None:
+        self.active: list[Callable[[], Any]] = []
+
+    def catch(self, error: type[BaseException]) -> bool:
+        """Whether one of them would catch an exception."""
+        return any(issubclass(error, kind) for kinds in self.active for kind in _flat_kinds(kinds()))
+
+
+def _flat_kinds(x: Any) -> Iterator[type]:
+    if isinstance(x, tuple):
+        for y in x:
+            yield from _flat_kinds(y)
+    elif isinstance(x, type):
+        yield x
+
+
+class guarding:
+    """`with guarding(kinds):` the body of a try statement whose handlers catch what `kinds()` gives."""
+
+    def __init__(self, kinds: Callable[[], Any]):
+        self.kinds = kinds
 
     def __enter__(self) -> None:
-        self.depth += 1
+        guards.active.append(self.kinds)
 
     def __exit__(self, *_: object) -> None:
-        self.depth -= 1
+        guards.active.pop()
+
+
+def refused(name: str, where: str) -> TracerError:
+    """The error for an exception that would have to be caught at run time."""
+    return TracerError(
+        f"{name} is raised under the condition at {where}, which is known only at run time, inside a try whose "
+        f"handlers cannot catch it then. Write what the handler does into the branch, in place of the raise; or raise outside "
+        f"of the try"
+    )
 
 
 guards = Guards()
@@ -212,12 +241,8 @@ class Part:
                     if isinstance(error, TraceJitError):
                         raise
                     last_raise.latest = None
-                    if guards.depth:
-                        raise TracerError(
-                            f"{type(error).__name__} is raised under the condition at {facts.where}, which is known "
-                            f"only at run time, inside a try whose handlers cannot catch it then. Write what the "
-                            f"handler does into the branch, in place of the raise; or raise outside of the try"
-                        ) from error
+                    if guards.catch(type(error)):
+                        raise refused(type(error).__name__, facts.where) from error
                     raise_later(error)
                     self.outcome = RAISED
                 self.after = [p.get() for p in self.places]
@@ -775,7 +800,9 @@ def _missing(x: Any) -> bool:
 __all__ = [
     "Part",
     "Facts",
+    "guarding",
     "guards",
+    "refused",
     "Loop",
     "Turn",
     "branch",

@@ -474,15 +474,17 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Try(self, node: ast.Try) -> ast.AST:
         body = self.block(node.body)
         if node.handlers:  # what is raised inside under a traced condition could not be caught
-            guard = ast.With([ast.withitem(self.runtime(node.body[0], "guarding"), None)], body)
+            kinds = [copy.deepcopy(h.type) or ast.Name("BaseException", ast.Load()) for h in node.handlers]
+            caught = self.thunk(ast.copy_location(ast.Tuple(kinds, ast.Load()), node.body[0]))  # type: ignore[arg-type]
+            guard = ast.With([ast.withitem(self.runtime(node.body[0], "guarding", caught), None)], body)
             body = [ast.fix_missing_locations(ast.copy_location(guard, node.body[0]))]
         node.body = body
         for h in node.handlers:
-            kinds: ast.expr = ast.copy_location(ast.Constant(None), h)
+            named: ast.expr = ast.copy_location(ast.Constant(None), h)
             if h.type is not None:
-                kinds = copy.deepcopy(h.type)
+                named = copy.deepcopy(h.type)
                 h.type = self.visit(h.type)
-            look = ast.copy_location(ast.Expr(self.runtime(h, "caught", kinds)), h)
+            look = ast.copy_location(ast.Expr(self.runtime(h, "caught", named)), h)
             h.body = [look, *self.block(h.body)]
         node.orelse, node.finalbody = self.block(node.orelse), self.block(node.finalbody)
         return node
