@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from kernel_reference import MARK, Sketch, compare, run_native, run_reference
 
 from tracejit import dtypes
 from tracejit.config import Options
-from tracejit.lower import emit_llvm
+from tracejit.lower import emit_llvm, scalar
 from tracejit.lower.kernel import View
 from tracejit.lower.scalar import Value, cast, fma, maximum, minimum, select, unary
 from tracejit.runtime import build as build_module
@@ -717,3 +718,24 @@ def test_every_second_third_and_fourth_element(dtype: str, stride: int, length: 
     (top,) = r.accumulate(("max", z))
     r.point(r.write(top, (1, 0)))
     compare(r)
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lookups_and_powers_of_two(dtype: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In registers, by gathers, for vectors longer and shorter than a register; subnormal and infinite results."""
+    width = min(width, emit_llvm.vector_bytes(llvm.get_host_cpu_features().flatten()))
+    monkeypatch.setattr(emit_llvm, "vector_bytes", lambda features: width)
+    machine = f"{build_module._machine()} {width}"
+    monkeypatch.setattr(build_module, "_machine", lambda: machine)
+    number, most = ("int32", 150) if dtype == "float32" else ("int64", 1070)
+    table = np.random.default_rng(0).standard_normal(16)
+    for other in (np.float32, np.float64):  # what most statements have decides the length of vectors
+        s = Sketch((67,), 1)
+        x, n = (s.read(dtype, (1,), data=d) for d in (np.linspace(0.9, 1.1, 67), np.arange(-33, 34) * most // 33))
+        k, y = s.read(number, (1,), data=np.arange(-20, 47)), s.read(other, (1,))
+        for _ in range(6):
+            y = y * y + 1.0
+        values = scalar.scale(x, n), scalar.lookup(k, table.tolist(), np.dtype(dtype)), y
+        s.point(*(s.write(v, (1,)) for v in values))
+        compare(s, rtol=1e-5 if other is np.float32 else 1e-12)

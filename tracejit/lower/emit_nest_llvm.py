@@ -100,7 +100,7 @@ class Nest:
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.width = vector_bytes
         self.lanes = lanes_of(kernel, vector_bytes)
-        self.e = Emitter(self.b, self.lanes, fastmath, vector_bytes == 64 and "x86" in function.module.triple)
+        self.e = Emitter(self.b, self.lanes, fastmath, vector_bytes if "x86" in function.module.triple else 0)
         self.vdim = kernel.vector_dim
         self.columns = kernel.vector == "outer"
         self.accesses = (*kernel.reads, *kernel.writes)

@@ -98,11 +98,12 @@ def is_vector(value: ir.Value) -> bool:
 class Emitter:
     """Emits statements at the builder's position, `lanes` elements at a time (1: plain scalars)."""
 
-    def __init__(self, builder: ir.IRBuilder, lanes: int, fastmath: bool = False, avx512: bool = False):
+    def __init__(self, builder: ir.IRBuilder, lanes: int, fastmath: bool = False, x86: int = 0):
+        """x86: bytes of the registers, if they are of that kind."""
         self.b = builder
         self.lanes = lanes
         self.fastmath = fastmath
-        self.avx512 = avx512
+        self.x86 = x86
         self._dummies: dict[str, ir.Value] = {}
 
     # ---- small tools
@@ -290,7 +291,7 @@ class Emitter:
 
     def _scale(self, dtype: np.dtype, x: ir.Value, n: ir.Value) -> ir.Value:
         """x * 2**n. Elsewhere than in AVX-512, by two powers, as 2**n itself may be no normal number."""
-        if self.avx512 and is_vector(x) and dtype != F16:
+        if self.x86 == 64 and is_vector(x) and dtype != F16:
             suffix, lanes = ("ps", 16) if dtype == F32 else ("pd", 8)
 
             def scaled(x: ir.Value, n: ir.Value) -> ir.Value:
@@ -310,14 +311,18 @@ class Emitter:
         return x
 
     def _lookup(self, s: Stmt, number: ir.Value) -> ir.Value:
-        """One of 16 numbers: in AVX-512, picked from registers."""
+        """One of 16 numbers, picked from registers where that can be done."""
         b, typ, table = self.b, scalar_type(s.dtype), s.attrs
-        if self.avx512 and is_vector(number) and s.dtype != F16:
-            lanes = 64 // s.dtype.itemsize
+        if is_vector(number) and (self.x86 == 64 or (self.x86 == 32 and s.dtype == F32)):
+            lanes = self.x86 // s.dtype.itemsize
             parts = [Literal(ir.VectorType(typ, lanes), "<" + ", ".join(
                 f"{typ} {_literal_text(v, typ)}" for v in table[k: k + lanes]) + ">") for k in range(0, 16, lanes)]
 
             def picked(number: ir.Value) -> ir.Value:
+                if self.x86 == 32:
+                    low, high = (self.call("llvm.x86.avx2.permps", p.type, [p, number]) for p in parts)
+                    upper = b.and_(number, literal(8, number.type))
+                    return b.select(b.icmp_signed("!=", upper, literal(0, number.type)), high, low)
                 if lanes == 16:
                     return self.call("llvm.x86.avx512.permvar.sf.512", parts[0].type, [parts[0], number])
                 return self.call("llvm.x86.avx512.vpermi2var.pd.512", parts[0].type, [parts[0], number, parts[1]])

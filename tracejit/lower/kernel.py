@@ -360,7 +360,7 @@ def verify(kernel: Kernel) -> None:
                         f"v{i} is no result of a loop")
             case "check":
                 require(kinds[0].kind == "b" and s.dtype.kind == "b", f"v{i} checks a non-bool")
-            case "bitcast":
+            case "bitcast" | "lookup":
                 require(kinds[0].itemsize == s.dtype.itemsize, f"v{i} changes width")
             case _ if s.op in COMPARISONS:
                 require(kinds[0] == kinds[1] and s.dtype.kind == "b", f"v{i} compares unlike dtypes")
