@@ -82,8 +82,8 @@ def refused(name: str, where: str) -> TracerError:
     """The error for an exception that would have to be caught at run time."""
     return TracerError(
         f"{name} is raised under the condition at {where}, which is known only at run time, inside a try whose "
-        f"handlers cannot catch it then. Write what the handler does into the branch, in place of the raise; or raise outside "
-        f"of the try"
+        f"handlers cannot catch it then. Write what the handler does into the branch, in place of the raise; or raise "
+        f"outside of the try"
     )
 
 
