@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE: the asserts in here are under test themselves.
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import Any
 
@@ -108,6 +109,14 @@ def test_rounded_numbers_are_numbers() -> None:
     compiled = same(f, (5,), (-17,), (2.5,), (0.125,), (-3.5,))
     assert all(list(map(type, compiled(n))) == list(map(type, f(n))) for n in (5, 2.5))
     same(lambda x: (round(float(x)), round(int(x) + 1, 0)), (t(2.5),), (t(-7.75),))
+
+
+def test_whole_parts_of_numbers_are_integers() -> None:
+    def f(n: Any, x: Any) -> Any:
+        return math.floor(n), math.ceil(n), math.trunc(n), math.floor(float(x)), math.floor(x), np.floor(x)
+
+    compiled = same(f, (2.5, t(1.5)), (-2.5, t(-1.5)), (7, t(2.0)))
+    assert list(map(type, compiled(2.5, t(1.5)))) == [int] * 4 + [tj.Tensor] * 2
 
 
 def test_truth_values_are_bools() -> None:

@@ -351,6 +351,12 @@ def test_no_single_value(f: Any, error: type[Exception]) -> None:
             g(tj.ones((2, 3)))
 
 
+def _compiled_model() -> tj.Model:
+    model = tj.Sequential([tj.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
 @pytest.mark.parametrize(
     ("f", "error", "message"),
     [
@@ -358,6 +364,8 @@ def test_no_single_value(f: Any, error: type[Exception]) -> None:
         (lambda: tj.load(__file__), ValueError, "test_regressions.py is not a file that tj.save wrote"),
         (lambda: tj.layers.Dense(3.5), TypeError, "Dense: units must be an int, got 3.5"),
         (lambda: tj.layers.LSTM("3"), TypeError, "LSTM.*: units must be an int, got '3'"),
+        (lambda: _compiled_model().fit(tj.ones((2, 3)), verbose=0), ValueError, r"no targets \(y\) were given"),
+        (lambda: _compiled_model().fit(None, tj.ones((2, 1)), verbose=0), ValueError, "fit: there is no data, x is"),
         (lambda: tj.optimizers.Adam("x"), TypeError, "adam: learning_rate must be a number, .* got 'x'"),
         (
             lambda: tj.layers.MultiHeadAttention(2, 4)(tj.ones((2, 3)), tj.ones((2, 3))),

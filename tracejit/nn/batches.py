@@ -56,6 +56,8 @@ class Batches:
             if steps is None and found == float("inf"):
                 raise ValueError(f"{what}: the dataset has no end; say how many batches make an epoch")
             return
+        if x is None:
+            raise ValueError(f"{what}: there is no data, x is None; give arrays, a Dataset or an iterable of batches")
         parts = tuple(arrays(p) for p in (x, y, sample_weight) if p is not None)
         if y is None and sample_weight is not None:
             raise ValueError(f"{what}: sample_weight without y")

@@ -133,6 +133,8 @@ class Model(Layer):
         loss = self._compiled("compute_loss").loss
         if loss is None:
             raise ValueError(f"{self.name}: compile was given no loss; give one, or define compute_loss or train_step")
+        if y is None:
+            raise ValueError(f"{self.name}: the loss compares predictions with targets, but no targets (y) were given")
         if isinstance(loss, losses.Loss):
             return loss(y, y_pred, sample_weight)
         names: Any = loss if isinstance(loss, dict) else range(len(loss))

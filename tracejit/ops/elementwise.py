@@ -443,7 +443,14 @@ def _round_number(x: Number, digits: int | None = None) -> Any:
     return core.as_number(core.cast(round(core.cast(x, dtypes.float64), digits), x.dtype))
 
 
+def _whole_number(function: Callable[..., Tensor]) -> Callable[[Number], Any]:
+    """`math.floor` and its like of a traced Python number: an integer."""
+    return lambda x: core.as_number(core.cast(function(x), dtypes.int64))
+
+
 Number.__round__ = _round_number  # type: ignore[attr-defined]
+for _name, _function in (("floor", floor), ("ceil", ceil), ("trunc", trunc)):
+    setattr(Number, f"__{_name}__", _whole_number(_function))
 
 # -- bits of floats ----------------------------------------------------------------------------------------------------
 copysign: OpFunction = elementwise(

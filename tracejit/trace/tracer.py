@@ -398,8 +398,8 @@ def _advice(purpose: str) -> str:
     if purpose in ("int()", "float()", "complex()", "item()"):
         return (
             "A 0-d tensor already works as a number in arithmetic, comparisons and indexing: leave the conversion "
-            "out. If the value is "
-            "a size or an option, pass it as a Python number."
+            "out, and use tj.sqrt for math.sqrt and so on. If the value is a size or an option, pass it as a Python "
+            "number."
         )
     if "integer" in purpose:
         return (
