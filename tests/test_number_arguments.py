@@ -126,3 +126,14 @@ def test_truth_values_are_bools() -> None:
 
     compiled = same(f, (t(1.0, 2.0, 3.0),), (t(0.0, -2.0, 5.0),), (t(0.0, 0.0, 0.0),))
     assert all(type(p) is bool for p in compiled(t(1.0, 2.0, 3.0)))
+
+
+def test_truth_values_that_go_round_a_loop_are_bools() -> None:
+    def f(x: Any) -> Any:
+        goes_on, n = True, 0
+        while goes_on:
+            x, n = x / 2, n + 1
+            goes_on = not x < 1
+        return goes_on, n
+
+    assert type(same(f, (t(8.0),), (t(0.5),))(t(8.0))[0]) is bool
