@@ -781,10 +781,9 @@ class Loop:
                             f"'{p.name}' is a tensor from outside that the loop at {self.facts.where} both writes in "
                             f"place (+=, [...] =) and rebinds; write {p.name} = {p.name} + ..., or copy it before"
                         )
-                    plain = c.slot.weak or found.dtype.kind == "b" and all(
-                        isinstance(y, bool | Number) for y in (x, c.final)
-                    )  # one of Python's own bools
-                    leaves[i] = core.as_number(found) if plain else found
+                    # one of Python's own bools is no tensor afterwards either
+                    truth = found.dtype.kind == "b" and all(isinstance(y, bool | Number) for y in (x, c.final))
+                    leaves[i] = core.as_number(found) if c.slot.weak or truth else found
             if any(a is not b for a, b in zip(leaves, tree[0], strict=True)):
                 p.set(unflatten(tree[1], leaves))
         for c in self.handles:
