@@ -54,8 +54,8 @@ LAZY: dict[tuple[str, str], str] = {
 }
 
 HEAVY = (
-    "numba", "scipy", "llvmlite", "matplotlib", "sklearn", "jax", "torch", "safetensors", "tqdm", "tensorboard", "pandas",
-    "PIL", "mlxtend",
+    "numba", "scipy", "llvmlite", "matplotlib", "sklearn", "jax", "torch", "safetensors", "tqdm", "tensorboard",
+    "pandas", "PIL", "mlxtend",
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Marks dissolved: once derivatives have been taken, what only they look at goes.
 
 In and out: a graph. `identity` and `stop_gradient` give way to their input, `custom_gradient` to the results it marks,
-`checkpoint` to its body, convolutions to products of matrices. `after` stays: it keeps a recomputation apart from the first computation until cse has run
-(see `settle`).
+`checkpoint` to its body, convolutions to products of matrices. `after` stays: it keeps a recomputation apart from the
+first computation until cse has run (see `settle`).
 """
 
 from __future__ import annotations
