@@ -382,3 +382,43 @@ def _compiled_model() -> tj.Model:
 def test_an_argument_that_does_not_fit_is_named(f: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         f()
+
+
+def _flips(a: Any) -> Any:
+    y = a * 2
+    if y.sum() > 5:
+        y = -y
+    return y
+
+
+def _halves(a: Any) -> Any:
+    while a.sum() > 5:
+        a = a / 2
+    return a
+
+
+def _picks(a: Any) -> Any:
+    best = a[0]
+    for k in range(20):
+        if (a * k).sum() % 3 > 1:
+            best = best + k
+            continue
+        if best > 100:
+            break
+    return best if a.sum() > 3 else -best
+
+
+def _returns_early(a: Any) -> Any:
+    if (a + 1).max() < 0:
+        return a * 0
+    assert (a * 2).sum() < 1e6
+    return a + 1 if a.mean() > 0 and a.max() > 0.5 else a
+
+
+@pytest.mark.parametrize("f", [_flips, _halves, _picks, _returns_early])
+def test_branches_and_loops_leave_sizes_open(f: Any) -> None:
+    compiled = tj.function(f)
+    for n in (3, 4, 7, 50):
+        given = tj.linspace(0.0, 1.0, n)
+        np.testing.assert_allclose(compiled(given), f(given), rtol=1e-6)
+    assert compiled.trace_count == 2

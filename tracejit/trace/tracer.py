@@ -311,10 +311,11 @@ class Trace:
 
     def _compute(self, wanted: Node, known: dict[Node, np.ndarray | None]) -> np.ndarray | None:
         """Value of a node that depends only on Python numbers and on what `known` holds; None otherwise."""
+        ready: dict[Node, None] = {}  # nodes that can be worked out, in order; nothing is before all of them can
         stack = [wanted]
         while stack:
             node = stack[-1]
-            if node in known:
+            if node in known or node in ready:
                 stack.pop()
                 continue
             if node.op is INPUT:
@@ -323,16 +324,17 @@ class Trace:
                     number = self.outer._look(handle._value)  # type: ignore[union-attr]
                 known[node] = None if number is None else np.asarray(number, node.dtype)
                 continue
-            missing = [i for i in node.inputs if i not in known]
+            missing = [i for i in node.inputs if i not in known and i not in ready]
             if missing:
                 stack.extend(missing)
-                continue
-            args = [known[i] for i in node.inputs]
-            if node.op.stateful or any(a is None for a in args):
+            elif node.op.stateful or any(i in known and known[i] is None for i in node.inputs):
                 known[node] = None
             else:
+                ready[node] = None
+        if wanted in ready:
+            for node in ready:
                 with recording(None):
-                    result = quietly(node.op.eager, *args, **node.attrs)
+                    result = quietly(node.op.eager, *(known[i] for i in node.inputs), **node.attrs)
                 known[node] = result if isinstance(result, tuple) else np.asarray(result)  # type: ignore[assignment]
         return known[wanted]
 

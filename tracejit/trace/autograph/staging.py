@@ -11,8 +11,6 @@ Read next: `ops/bodies.py` (`Region`), `operators.py`.
 
 from __future__ import annotations
 
-import copy
-import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,72 +20,19 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.errors import StagingError, TraceJitError, TracerError, last_user_line
+from tracejit.errors import StagingError, TraceJitError
 from tracejit.ir import INPUT, Node, Type, has_effects
 from tracejit.ops import core
 from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, together, union
-from tracejit.ops.effects import Template, filled
 from tracejit.ops.regions import COND, SCAN, WHILE
-from tracejit.tensor import Number, Tensor, apply, recording, state
+from tracejit.tensor import Number, Tensor, apply, recording
+from tracejit.trace.autograph.raising import guards, last_raise, raise_later, refused
 from tracejit.trace.autograph.values import RAISED, UNSET, Outcome, Undefined
 from tracejit.trees import flatten, leaf_names, unflatten
 
 ATTEMPTS = 10  # traces of a loop body until its carries are known
 FILL = object()  # in a pair: this branch has no value there, and none is needed
 Body = Callable[[], "Outcome | None"]
-
-
-class Raised(threading.local):
-    """The exception that a `raise` statement of rewritten code made last."""
-
-    latest: BaseException | None = None
-
-
-last_raise = Raised()
-
-
-class Guards(threading.local):
-    """The handlers of the try statements that traced code is in: for each what gives the kinds they catch."""
-
-    def __init__(self) -> None:
-        self.active: list[Callable[[], Any]] = []
-
-    def catch(self, error: type[BaseException]) -> bool:
-        """Whether one of them would catch an exception."""
-        return any(issubclass(error, kind) for kinds in self.active for kind in _flat_kinds(kinds()))
-
-
-def _flat_kinds(x: Any) -> Iterator[type]:
-    if isinstance(x, tuple):
-        for y in x:
-            yield from _flat_kinds(y)
-    elif isinstance(x, type):
-        yield x
-
-
-class guarding:
-    """`with guarding(kinds):` the body of a try statement whose handlers catch what `kinds()` gives."""
-
-    def __init__(self, kinds: Callable[[], Any]):
-        self.kinds = kinds
-
-    def __enter__(self) -> None:
-        guards.active.append(self.kinds)
-
-    def __exit__(self, *_: object) -> None:
-        guards.active.pop()
-
-
-def refused(name: str, where: str) -> TracerError:
-    """The error for an exception that would have to be caught at run time."""
-    return TracerError(
-        f"{name} is raised under the condition at {where}, which is known only at run time, inside a try whose "
-        f"handlers cannot catch it then. Write what the handler does into the branch, in place of the raise; or raise "
-        f"outside of the try"
-    )
-
-
-guards = Guards()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,32 +220,6 @@ class Part:
         return any(has_effects(n) for n in self.region.trace.nodes)
 
 
-# -- raise
-def _raise(*arrays: np.ndarray, error: BaseException, text: str | None, kinds: tuple[str, ...]) -> tuple[()]:
-    again = copy.copy(error)
-    if text is not None:
-        again.args = (filled(text, kinds, arrays),)
-    raise again
-
-
-RAISE = core.primitive(
-    "raise_", "library", infer=lambda *_, **__: (), eager=_raise, stateful=True, doc="Raise an exception."
-)
-
-
-def raise_later(error: BaseException) -> None:
-    """Raise at run time what has been raised while tracing, since there it may not come to that; traced values in its
-    text are filled in then."""
-    trace: Any = state.trace
-    saved, trace.where = trace.where, last_user_line(error)
-    error = error.with_traceback(None)
-    error.__context__ = None
-    template = Template()
-    text = template.text(error.args[0]) if len(error.args) == 1 and isinstance(error.args[0], str) else None
-    apply(RAISE, template.tensors, {"error": error, "text": text, "kinds": tuple(template.kinds)})
-    trace.where = saved
-
-
 def described(x: Any) -> str:
     """A value in words."""
     if x is UNSET:
@@ -339,21 +258,21 @@ class _Join:
             )
         first, spec = flatten(a)
         second, other = flatten(b)
-        unlike = f"it is {described(a)} in one branch of the if at {self.facts.where} and {described(b)} in the other"
+
+        def unlike(what: str, x: Any, y: Any) -> str:  # only where something is wrong: text needs the sizes
+            where = self.facts.where
+            return f"{what} is {described(x)} in one branch of the if at {where} and {described(y)} in the other"
+
         if spec != other:
-            return self._undefined(name, unlike)
+            return self._undefined(name, unlike("it", a, b))
         makers = []
         for x, y, part in zip(first, second, leaf_names(spec, name), strict=True):
             made = self._leaf(x, y)
             if made is None:
-                if len(first) > 1 or part != name:
-                    unlike = (
-                        f"{part} is {described(x)} in one branch of the if at {self.facts.where} and {described(y)} "
-                    )
-                    unlike += "in the other"
+                why = unlike(part, x, y) if len(first) > 1 or part != name else unlike("it", a, b)
                 return self._undefined(
                     name,
-                    f"{unlike}; a compiled branch must give the same kind of value and the same shape "
+                    f"{why}; a compiled branch must give the same kind of value and the same shape "
                     f"whichever way it goes",
                 )
             makers.append(made)
@@ -802,15 +721,10 @@ def _missing(x: Any) -> bool:
 __all__ = [
     "Part",
     "Facts",
-    "guarding",
-    "guards",
-    "refused",
     "Loop",
     "Turn",
     "branch",
     "described",
     "places_of",
-    "last_raise",
-    "raise_later",
     "predicate",
 ]
