@@ -51,7 +51,7 @@ def expressions(draw: Any) -> str:
         f"helper({x}) % 11",
         f"({x} or {y})",
         f"{x} + int({y})",
-        f"sum(t * {k} for t in v if t > {y}) % 11",
+        f"sum((t * {k} for t in v if t > {y}), {x} * 0) % 11",  # of none Python gives its own 0
         f"len([t for t in v if t != {x}]) + {y}",
         f"max(t for t in (a, b, {k}) if t < 9 or t == {k})",
         f"{{'k3': {x}, 'k4': {y}}}.get(f'k{{n}}', {x})",

@@ -215,6 +215,11 @@ def common_extent(a: int | None, b: int) -> int | None:
     return a if a == b or b == 1 else b if a == 1 else None
 
 
+# Arithmetic that makes an int of Python's bools.
+_OF_INTEGERS = frozenset(("add", "subtract", "multiply", "floor_divide", "remainder", "power", "negative", "positive",
+                          "abs", "bitwise_left_shift", "bitwise_right_shift"))  # fmt: skip
+
+
 def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) -> tuple[list[Any], np.dtype, bool]:
     """Operands with promotion decided: Tensors of the input dtype, Python numbers as they are; that dtype; all weak?
 
@@ -234,6 +239,8 @@ def convert(name: str, args: Sequence[Any], rule: DtypeRule, booleans: int = 0) 
     all_weak = not strong and any(isinstance(x, Number) for x in operands)
     if all_weak:  # arithmetic among traced Python numbers is done in Python's own precision
         common = _PYTHON_DTYPES[max(weak, key="bifc".index)]
+        if common.kind == "b" and name in _OF_INTEGERS:
+            common = _PYTHON_DTYPES["i"]
     else:
         common = dtypes.result_dtype(strong, weak)
     try:

@@ -25,7 +25,7 @@ from tracejit.ops import core
 from tracejit.ops.random import counts_draws, drawing
 from tracejit.ops.selected import Selected
 from tracejit.tensor import Number, Tensor, recording, wrap
-from tracejit.trace.autograph.staging import last_raise, raise_later
+from tracejit.trace.autograph.raising import last_raise, raise_later
 from tracejit.trace.autograph.values import Undefined
 from tracejit.trace.calls import CompiledGraph
 from tracejit.trace.captures import Reach, Watch

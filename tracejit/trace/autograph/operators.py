@@ -20,23 +20,20 @@ from functools import partial
 from typing import Any
 
 from tracejit import dtypes
-from tracejit.errors import StagingError, TraceJitError, TracerError, user_line
+from tracejit.errors import TraceJitError, TracerError, user_line
 from tracejit.ir import Node
 from tracejit.ops import comparison, core, effects
 from tracejit.tensor import Number, Tensor, state
 from tracejit.trace.autograph import loops
+from tracejit.trace.autograph.raising import guarding, guards, last_raise, refused
 from tracejit.trace.autograph.staging import (
     Facts,
     Loop,
     Part,
     Turn,
     branch,
-    guarding,
-    guards,
-    last_raise,
     places_of,
     predicate,
-    refused,
 )
 from tracejit.trace.autograph.values import BREAK, CONTINUE, RAISED, UNSET, Outcome, Return
 from tracejit.trees import flatten, unflatten
@@ -276,7 +273,7 @@ def for_(iterable: Any, body: Any, orelse: Any, rest: Any, given: Given) -> Outc
     if steps is not None:
         try:
             return after(_staged_for(steps, body, orelse, given), rest, given)
-        except StagingError:
+        except TracerError:
             if isinstance(steps.count, Tensor):
                 raise
         # the number of turns is known: what cannot be one loop is run by Python, turn by turn
