@@ -137,3 +137,7 @@ def test_truth_values_that_go_round_a_loop_are_bools() -> None:
         return goes_on, n
 
     assert type(same(f, (t(8.0),), (t(0.5),))(t(8.0))[0]) is bool
+
+
+def test_truth_values_of_many_elements() -> None:
+    same(lambda x: (any(v > 39 for v in x), all(v >= 0 for v in x)), (tj.arange(41),), (tj.arange(38) - 1,))

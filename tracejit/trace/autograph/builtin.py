@@ -213,7 +213,9 @@ def _until(items: Any, ends: bool) -> Any:
             return
 
 
-def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> Callable[..., Any]:
+def _test(original: Any, whole: Any, ends: bool) -> Callable[..., Any]:
+    joined = core.NUMPY_FUNCTIONS[np.logical_or if ends else np.logical_and]
+
     def test(iterable: Any, /) -> Any:
         if isinstance(iterable, Tensor) and unknown(iterable) and iterable.ndim == 1:
             return core.as_number(whole(iterable))
@@ -222,8 +224,14 @@ def _test(original: Any, fold: Callable[..., Any], whole: Any, ends: bool) -> Ca
         if isinstance(iterable, list | tuple) and any(type(x) is Maybe for x in iterable):
             iterable = [_decides(x, ends) if type(x) is Maybe else x for x in iterable]
         if isinstance(iterable, list | tuple) and any(map(unknown, iterable)):
-            found = fold(iterable[0], *(partial(_same, x) for x in iterable[1:]))
-            return core.as_number(operators.predicate(found)) if unknown(found) else bool(found)
+            found: Any = None
+            for x in iterable:
+                if unknown(x):
+                    truth = operators.predicate(x)
+                    found = truth if found is None else joined(found, truth)
+                elif bool(x) is ends:
+                    return ends
+            return core.as_number(found)
         return original(iterable)
 
     return test
@@ -250,8 +258,8 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     min: _extreme(min, lambda a, b: a < b, reduction.min),
     max: _extreme(max, lambda a, b: a > b, reduction.max),
     sum: sum_,
-    any: _test(any, operators.or_, reduction.any, True),
-    all: _test(all, operators.and_, reduction.all, False),
+    any: _test(any, reduction.any, True),
+    all: _test(all, reduction.all, False),
 }
 # Functions that call functions given to them.
 HIGHER_ORDER: set[Any] = {map, filter, functools.reduce} | {getattr(control, name) for name in control.__all__}
