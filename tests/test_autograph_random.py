@@ -53,7 +53,7 @@ def expressions(draw: Any) -> str:
         f"{x} + int({y})",
         f"sum((t * {k} for t in v if t > {y}), {x} * 0) % 11",  # of none Python gives its own 0
         f"len([t for t in v if t != {x}]) + {y}",
-        f"max(t for t in (a, b, {k}) if t < 9 or t == {k})",
+        f"max(t for t in v if t < 9 or t == v[{k % 3}])",
         f"{{'k3': {x}, 'k4': {y}}}.get(f'k{{n}}', {x})",
         f"v[v > {k}].sum() % 7 + {y} * 0",
     ]
