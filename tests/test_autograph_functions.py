@@ -735,3 +735,19 @@ def test_gradient_of_loops() -> None:
 
 def test_math_is_untouched() -> None:
     same(lambda x: x * math.sqrt(4.0), t(2.0))
+
+
+def test_long_chains_of_conditions_are_traced_in_linear_time() -> None:
+    calls = [0]
+
+    def above(a: Any, k: int) -> Any:
+        calls[0] += 1
+        return a[k] > k
+
+    f = tj.function(lambda a: above(a, 0) or above(a, 1) or above(a, 2) or above(a, 3) or above(a, 4) or above(a, 5))
+    g = tj.function(lambda a: above(a, 0) and above(a, 1) and above(a, 2) and above(a, 3) and above(a, 4))
+    f.trace(np.zeros(6))
+    g.trace(np.zeros(6))
+    assert calls[0] <= 2 * 11
+    for x in (np.zeros(6), np.arange(6) + 1.0, np.array([0.0, 0, 0, 0, 0, 9])):
+        assert bool(f(x)) == bool((x > np.arange(6)).any()) and bool(g(x)) == bool((x > np.arange(6))[:5].all())

@@ -472,29 +472,26 @@ def _chosen(test: Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
 def and_(first: Any, *more: Callable[[], Any]) -> Any:
     """`first and more[0]() and ...`."""
     value = first
-    for k, f in enumerate(more):
+    for f in more:
         if unknown(value):
-            return _joined(value, partial(_further, and_, more[k:]), True)
-        if not value:
+            value = _joined(value, f, True)
+        elif value:
+            value = f()
+        else:
             return value
-        value = f()
     return value
-
-
-def _further(form: Callable[..., Any], operands: Sequence[Callable[[], Any]]) -> Any:
-    """`operands[0]() and operands[1]() ...`."""
-    return form(operands[0](), *operands[1:])
 
 
 def or_(first: Any, *more: Callable[[], Any]) -> Any:
     """`first or more[0]() or ...`."""
     value = first
-    for k, f in enumerate(more):
+    for f in more:
         if unknown(value):
-            return _joined(value, partial(_further, or_, more[k:]), False)
-        if value:
+            value = _joined(value, f, False)
+        elif value:
             return value
-        value = f()
+        else:
+            value = f()
     return value
 
 
