@@ -218,3 +218,10 @@ def test_inside_a_function_reads_and_writes_in_program_order() -> None:
         np.testing.assert_array_equal(before.numpy(), wanted)
         np.testing.assert_array_equal(after.numpy(), (wanted + 1) * [10, 1])
         np.testing.assert_array_equal(v.numpy(), after.numpy())
+
+
+def test_a_variable_that_is_only_given_back_is_the_variable() -> None:
+    v = tj.Variable([1.0, 2.0])
+    f, g = tj.function(lambda: v), tj.function(lambda x: (x * 2, {"v": v}))
+    for _ in range(2):
+        assert f() is v and g(tj.ones(2))[1]["v"] is v

@@ -467,6 +467,8 @@ def _results(
             outputs.append(trace.read(x))
             found.append(Result("number", len(outputs) - 1))
             continue
+        if isinstance(x, Tensor) and x._place and isinstance(x._value, np.ndarray):
+            trace.node_of(x)  # given back without having been read
         if (
             isinstance(x, Tensor)
             and type(x) is not Tensor
