@@ -560,10 +560,10 @@ class _KernelEmitter(Nest):
                 self.run(scopes[0], NOTHING, low, high, whole, [], body)
 
             # Masks are cheap where vectors are adjacent and worked on for long; elsewhere whole vectors, so many in one
-            # step, get code of their own: two where little is done but to read them (pairs of cache lines).
+            # step, get code of their own: four where little is done but to read them.
             paired = any(self.accesses[access].strides[self.vdim] in SPREAD for access in work.accesses)
             light = work.cost <= 4
-            whole = 2 if light else int(paired or bool(work.stage.stores))
+            whole = 4 if light else int(paired or bool(work.stage.stores))
             group = 1 if not self.k.inner else 8 if light else _unroll(work.cost)
 
             def nest(depth: int, outer: Scope) -> None:

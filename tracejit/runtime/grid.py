@@ -18,7 +18,7 @@ from tracejit.lower.scalar import Stmt
 PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
 LANES = 128  # blocks are whole multiples of this
-COLUMN_BYTES = 2048  # at least so much of each row at once, or rows cost more than what is in them
+COLUMN_BYTES = 8192  # at least so much of each row at once, or rows cost more than what is in them
 ENOUGH = 32  # items that keep the cores of most machines busy; with fewer, reductions are split
 MOST_ITEMS = 256  # after splitting
 
@@ -103,10 +103,13 @@ def grid(launch: Launch) -> Grid:
     for e in extents[k.outer:]:
         inner *= e
     work = points * max(inner, 1) * _element_cost(launch) + touched * _BYTE
+    pace = CHUNK
+    if k.inner and k.vector == "outer":  # an item begins and ends with passes over its totals: it should be long
+        pace = max(CHUNK, min(4 * CHUNK, work / 16))
     last = extents[k.outer - 1] if k.vector == "outer" else 1
     block = max(1, last)
     if last and points:
-        lanes = int(CHUNK * points / max(work, 1e-9))  # whose work is that of a chunk
+        lanes = int(pace * points / max(work, 1e-9))  # whose work is that of a chunk
         lanes //= TILE if k.tiled else 1
         narrowest = max(LANES, COLUMN_BYTES // k.reads[0].dtype.itemsize) if k.inner and k.reads else LANES
         block = min(block, _up(max(narrowest, lanes), LANES))
@@ -114,14 +117,14 @@ def grid(launch: Launch) -> Grid:
     splits, split = 1, max(1, extents[k.outer]) if k.inner else 1
     if k.splittable and k.inner and 0 < count < ENOUGH and work > PARALLEL and not k.serial:
         most = MOST_ITEMS if k.vector == "inner" else 2 * ENOUGH  # parts of columns leave a result for each lane
-        wanted = min(-(-most // count), int(work / count / CHUNK) + 1, extents[k.outer])
+        wanted = min(-(-most // count), int(work / count / pace) + 1, extents[k.outer])
         along_vectors = k.vector == "inner" and k.inner == 1
         split = _up(-(-extents[k.outer] // max(1, wanted)), LANES if along_vectors else 1)
         splits = max(1, -(-extents[k.outer] // split))
     count *= splits
     chunk = count
     if work > PARALLEL and count > 1 and not k.serial:
-        chunk = max(1, int(CHUNK * count / work))
+        chunk = max(1, int(pace * count / work))
     scratch = 0
     if splits > 1:
         for a in k.accumulators:
