@@ -79,12 +79,14 @@ def main() -> int:
             for peer, why in row.failed.items():
                 print(f"  {peer} failed: {why}", file=sys.stderr)
 
-    for name, workload in ALL.items():
-        if chosen(name):
-            add(measure(workload, groups, arguments.rounds))
-    for group in groups:
-        for library in (*group.libraries, group.limit):
-            library.stop()
+    try:
+        for name, workload in ALL.items():
+            if chosen(name):
+                add(measure(workload, groups, arguments.rounds))
+    finally:
+        for group in groups:
+            for library in (*group.libraries, group.limit):
+                library.stop()
     limit_threads(arguments.threads[0])
     for name, case in COLD.items():
         if chosen(name):

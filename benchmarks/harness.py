@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import signal
 import statistics
 import time
 import traceback
@@ -195,7 +197,8 @@ def serve(connection: Connection, name: str, threads: int) -> None:
 
 
 class Library:
-    """A library in its own process."""
+    """A library in its own process, which stands still while it has nothing to do: threads that wait by spinning, as
+    some libraries' do for a while after each call, would take the processors from the one that is measured next."""
 
     def __init__(self, name: str, threads: int) -> None:
         self.name, self.threads = name, threads
@@ -209,11 +212,18 @@ class Library:
 
     def answer(self) -> tuple[str, Any]:
         try:
-            return self.connection.recv()
+            found = self.connection.recv()
         except EOFError:
             return "failed", f"the process of {self.name} died"
+        self.signal("SIGSTOP")
+        return found
+
+    def signal(self, name: str) -> None:
+        if self.process.is_alive() and self.process.pid is not None and hasattr(signal, name):
+            os.kill(self.process.pid, getattr(signal, name))
 
     def tell(self, *order: Any) -> None:
+        self.signal("SIGCONT")
         try:
             self.connection.send(order)
         except OSError:
