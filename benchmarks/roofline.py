@@ -110,7 +110,7 @@ def work_of_plan(plan: Plan, turns: float | None = None) -> Operations | None:
 def _work_of_attention(step: Attention) -> Operations:
     """The products, and an exponential of each score; scores above the diagonal are left out where they are masked."""
     scores = prod(step.batch) * step.rows * step.columns * (0.5 if step.causal else 1.0)
-    products = 3 * step.depth + 2 * step.width if step.grad else step.depth + step.width
+    products = 3 * step.depth + 2 * step.width if step.name != "attention" else step.depth + step.width
     dtype = _width(step.dtype)
     return Counter({("fma", dtype): scores * (products + EXP[0]), ("bits", dtype): scores * EXP[1]})  # type: ignore
 
