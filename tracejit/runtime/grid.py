@@ -18,7 +18,7 @@ from tracejit.lower.scalar import Stmt
 PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
 LANES = 128  # blocks are whole multiples of this
-COLUMN_BYTES = 16384  # at least so much of each row at once: pages are read one after another
+COLUMN_BYTES = 16384  # at least so much of each row in an item; kernels walk it by chunks of lanes of their own
 ENOUGH = 32  # items that keep the cores of most machines busy; with fewer, reductions are split
 MOST_ITEMS = 256  # after splitting
 
