@@ -46,7 +46,6 @@ LAZY: dict[tuple[str, str], str] = {
     ("tracejit/summary.py", "PIL"): "optional extra `train`",
     ("tracejit/summary.py", "tensorboard"): "optional extra `train`",
     ("tracejit/function.py", "tracejit"): "the compiler and executor load llvmlite; only a called function needs them",
-    ("tracejit/nn/model.py", "safetensors"): "optional; only files of weights need it",
     ("tracejit/nn/progress.py", "tqdm"): "optional; without it progress is plain text",
     ("tracejit/ops/special.py", "scipy"): "heavy; only the eager form of special functions needs it",
     ("tracejit/runtime/build.py", "numba"): "heavy; only compiling a kernel needs it",

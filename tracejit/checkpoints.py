@@ -37,6 +37,15 @@ class CheckpointError(TraceJitError):
     """A checkpoint that cannot be read."""
 
 
+def safetensors_for(what: str) -> Any:
+    """The library that reads and writes files of arrays; `what` needs it."""
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(f"{what} needs safetensors: pip install 'tracejit[train]'") from error
+    return safetensors
+
+
 class _Save(NamedTuple):
     """One save, by the name of its files."""
 
@@ -98,10 +107,7 @@ class Checkpoint:
         if state.trace is not None:
             raise TracerError("Checkpoint.save inside a compiled function would save once, while tracing; call it "
                               "outside")
-        try:
-            from safetensors.numpy import save_file
-        except ImportError as error:
-            raise ImportError("Checkpoint needs safetensors: pip install 'tracejit[train]'") from error
+        save_file = safetensors_for("Checkpoint").numpy.save_file
         step = int(step)
         if step < 0:
             raise ValueError(f"Checkpoint.save: step must not be negative, got {step}")
@@ -193,10 +199,7 @@ class Checkpoint:
         return self.restore() if self._saves() else 0
 
     def _read(self, s: _Save) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        try:
-            from safetensors.numpy import load_file
-        except ImportError as error:
-            raise ImportError("Checkpoint needs safetensors: pip install 'tracejit[train]'") from error
+        load_file = safetensors_for("Checkpoint").numpy.load_file
         path = self.directory / f"{s.stem}.json"
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tracejit.checkpoints import safetensors_for
 from tracejit.dtypes import float64
 from tracejit.nn import losses, training
 from tracejit.nn.callbacks import History
@@ -251,10 +252,7 @@ class Model(Layer):
     def save_weights(self, filepath: Any) -> None:
         """Write the values of all Variables to a .safetensors file, by path; an older file of that name stays until the
         new one is complete."""
-        try:
-            from safetensors.numpy import save
-        except ImportError as error:
-            raise ImportError("save_weights needs safetensors: pip install 'tracejit[train]'") from error
+        save = safetensors_for("save_weights").numpy.save
         path = _weights_path(filepath)
         state = {name: np.ascontiguousarray(value) for name, value in Module.state(self).items()}
         if not state:
@@ -274,15 +272,11 @@ class Model(Layer):
         """Assign what `save_weights` has written; a model that is not built yet takes it over when it is.
 
         ValueError, before anything is assigned, if names or shapes do not fit."""
-        try:
-            from safetensors import SafetensorError
-            from safetensors.numpy import load_file
-        except ImportError as error:
-            raise ImportError("load_weights needs safetensors: pip install 'tracejit[train]'") from error
+        safetensors = safetensors_for("load_weights")
         path = _weights_path(filepath)
         try:
-            state = load_file(path)
-        except SafetensorError as error:
+            state = safetensors.numpy.load_file(path)
+        except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is no complete file of weights: {error}") from None
         self.load_state(state)
 
