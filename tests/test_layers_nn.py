@@ -1,4 +1,7 @@
-"""Layers against independent NumPy references in float64, eager and compiled; their derivatives to second order."""
+"""Layers against independent NumPy references in float64, eager and compiled.
+
+Their derivatives: `test_layers_gradients.py`.
+"""
 
 from __future__ import annotations
 
@@ -403,74 +406,6 @@ def test_multi_head_attention() -> None:
     assert not np.array_equal(dropped(q, q, training=True).numpy(), dropped(q, q, training=True).numpy())
     with pytest.raises(TypeError, match="called with query and value"):
         L.MultiHeadAttention(2, 4)(q)
-
-
-# -- derivatives -------------------------------------------------------------------------------------------------------
-def as_function(layer: Any, **kwargs: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """A layer as a function of its input and its trained Variables, and their values."""
-    paths = [name for name, v in layer.named_variables().items() if v.trainable]
-    values = [tj.asarray(layer.named_variables()[p].numpy()) for p in paths]
-
-    def f(x: Any, *weights: Any) -> Any:
-        for path, w in zip(paths, weights):
-            *owners, name = path.split("/")
-            owner = layer
-            for part in owners:
-                owner = getattr(owner, part)
-            setattr(owner, name, w)
-        return layer(x, **kwargs)
-
-    return f, values
-
-
-@pytest.mark.parametrize(
-    "make, shape",
-    [
-        (lambda: L.Dense(3, activation="tanh"), (2, 4)),
-        (lambda: L.Conv1D(2, 2, padding="causal"), (1, 4, 2)),
-        (lambda: L.Conv2D(2, 2, strides=2, padding="same", activation="sigmoid"), (1, 3, 3, 2)),
-        (lambda: L.Conv3D(2, 2), (1, 2, 3, 2, 1)),
-        (lambda: L.DepthwiseConv2D(2), (1, 3, 3, 2)),
-        (lambda: L.Conv2DTranspose(2, 2, strides=2), (1, 2, 2, 2)),
-        (lambda: L.SeparableConv2D(2, 2), (1, 3, 3, 2)),
-        (lambda: L.MaxPooling2D(2), (1, 4, 4, 1)),
-        (lambda: L.AveragePooling2D(2), (1, 4, 4, 1)),
-        (lambda: L.GlobalAveragePooling2D(), (1, 3, 2, 2)),
-        (lambda: L.LayerNormalization(), (2, 4)),
-        (lambda: L.GroupNormalization(2), (2, 4)),
-        (lambda: L.RMSNormalization(), (2, 4)),
-        (lambda: L.BatchNormalization(), (3, 2)),
-        (lambda: L.Lambda(tj.nn.softmax), (2, 3)),
-    ],
-    ids=lambda x: repr(x()) if callable(x) else "",
-)
-def test_derivatives_to_second_order(make: Callable[[], Any], shape: tuple[int, ...]) -> None:
-    layer, x = make(), tj.asarray(numbers(*shape))
-    layer._dtype = np.dtype("float64")
-    for part in layer.submodules:
-        part._dtype = np.dtype("float64")
-    randomised(layer, x)
-    training = {"training": True} if isinstance(layer, L.BatchNormalization) else {}
-    f, values = as_function(layer, **training)
-    tj.check_grads(f, (x, *values), order=2, modes=("rev",), atol=1e-7, rtol=1e-6)
-
-
-def test_derivatives_of_embedding_to_second_order() -> None:
-    layer, ids = L.Embedding(4, 3, dtype="float64"), np.array([[1, 2, 1], [0, 3, 3]])
-    layer(ids)
-
-    def f(table: Any) -> Any:
-        layer.embeddings = table
-        return tj.exp(layer(ids))
-
-    tj.check_grads(f, (tj.asarray(numbers(4, 3)),), order=2)
-
-
-def test_derivatives_of_attention_to_second_order() -> None:
-    q = tj.asarray(numbers(1, 3, 4))
-    layer = randomised(L.MultiHeadAttention(2, 2, dtype="float64"), q, q)
-    f, values = as_function(layer, value=q)
-    tj.check_grads(f, (q, *values), order=2, modes=("rev",), atol=1e-7, rtol=1e-6)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The references are written from Keras 3's documentation, independently of the pa
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -149,13 +150,29 @@ def test_formula(name: str) -> None:
     np.testing.assert_allclose(single.numpy(), want.mean(), rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+def gradient_cases() -> dict[str, tuple[Any, Any, Any]]:
+    """Losses with targets and predictions: those of the table above and CTC."""
+    labels = np.array([[1, 2], [1, 1], [2, 0]])
+    cases = {name: (make(), *inputs()) for name, (make, inputs, _) in CASES.items()}
+    return cases | {"ctc": (L.CTC(), labels, random().normal(size=(3, 4, 3)))}
+
+
+GRADIENT_CASES = gradient_cases()
+
+
+def test_every_loss_has_gradient_cases() -> None:
+    """Every class by name; every function as that of a class, which is what it calls."""
+    classes = [getattr(L, name) for name in L.__all__ if inspect.isclass(getattr(L, name))]
+    assert {type(loss) for loss, _, _ in GRADIENT_CASES.values()} == set(classes) - {L.Loss}
+    functions = {getattr(L, name) for name in L.__all__ if inspect.isfunction(getattr(L, name))}
+    assert functions - {L.get, L.ctc_loss} == {c.function for c in classes if c is not L.Loss}
+
+
+@pytest.mark.parametrize("name", GRADIENT_CASES)
 def test_gradients(name: str) -> None:
-    """To second order, against finite differences; away from kinks."""
-    make, inputs, _ = CASES[name]
-    y, p = inputs()
-    loss = make()
-    tj.check_grads(lambda p: loss(y, p), (tj.asarray(p),), order=2, atol=1e-6, rtol=1e-6)
+    """To second order in both modes, against finite differences; away from kinks."""
+    loss, y, p = GRADIENT_CASES[name]
+    tj.check_grads(lambda p: tj.exp(loss(y, p) / 9), (tj.asarray(p),), order=2, atol=1e-6, rtol=1e-6)
 
 
 def test_integer_targets_and_default_floats() -> None:

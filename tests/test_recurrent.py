@@ -223,20 +223,6 @@ def test_wrong_inputs_are_named() -> None:
         L.GRU(0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_derivatives_to_second_order(kind: str) -> None:
-    layer = made(kind)
-    names = ("kernel", "recurrent_kernel", "bias")
-
-    def f(x: Any, *weights: Any) -> Any:
-        for name, w in zip(names, weights):
-            setattr(layer.cell, name, w)
-        return layer(x)
-
-    args = [tj.asarray(RNG.standard_normal((1, 2, FEATURES))), *(tj.asarray(w) for w in layer.get_weights())]
-    tj.check_grads(f, args, order=2, modes=("rev",), atol=1e-7, rtol=1e-6)
-
-
 def test_a_compiled_gradient_is_the_eager_one() -> None:
     layer, x = made("lstm"), tj.asarray(RNG.standard_normal((BATCH, STEPS, FEATURES)))
 
