@@ -109,19 +109,24 @@ def var_all(x):
     return total / x.dtype.type(flat.size)
 
 
-@njit(parallel=True, fastmath={"reassoc", "contract"})
+@njit(fastmath={"reassoc", "contract"})
+def row_moments(row):
+    """Mean and variance of a row that is read twice."""
+    m, total = row.dtype.type(row.size), row.dtype.type(0)
+    for j in range(row.size):
+        total += row[j]
+    mean, total = total / m, row.dtype.type(0)
+    for j in range(row.size):
+        d = row[j] - mean
+        total += d * d
+    return mean, total / m
+
+
+@njit(parallel=True)
 def var_1(x):
-    m = x.dtype.type(x.shape[1])
     out = np.empty(x.shape[0], x.dtype)
     for i in prange(x.shape[0]):
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            total += x[i, j]
-        mean, total = total / m, x.dtype.type(0)
-        for j in range(x.shape[1]):
-            d = x[i, j] - mean
-            total += d * d
-        out[i] = total / m
+        out[i] = row_moments(x[i])[1]
     return out
 
 
@@ -137,56 +142,45 @@ def var_0(x):
     return parts.sum(0) / x.dtype.type(n)
 
 
-@njit(parallel=True, fastmath={"reassoc", "contract"})
+@njit(fastmath={"reassoc", "contract"})
+def row_softmax(row, out):
+    """Writes the softmax of a row; gives the log of the sum of its exponentials."""
+    top, total = row[0], row.dtype.type(0)
+    for j in range(row.size):
+        top = max(top, row[j])
+    for j in range(row.size):
+        e = math.exp(row[j] - top)
+        out[j] = e
+        total += e
+    for j in range(row.size):
+        out[j] /= total
+    return top + math.log(total)
+
+
+@njit(parallel=True)
 def softmax(x):
     out = np.empty_like(x)
     for i in prange(x.shape[0]):
-        top = x[i, 0]
-        for j in range(x.shape[1]):
-            top = max(top, x[i, j])
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            e = math.exp(x[i, j] - top)
-            out[i, j] = e
-            total += e
-        for j in range(x.shape[1]):
-            out[i, j] /= total
+        row_softmax(x[i], out[i])
     return out
 
 
-@njit(parallel=True, fastmath={"reassoc", "contract"})
+@njit(parallel=True)
 def layer_norm(x, scale, shift):
     out = np.empty_like(x)
-    m = x.dtype.type(x.shape[1])
     for i in prange(x.shape[0]):
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            total += x[i, j]
-        mean, total = total / m, x.dtype.type(0)
-        for j in range(x.shape[1]):
-            d = x[i, j] - mean
-            total += d * d
-        inverse = x.dtype.type(1) / math.sqrt(total / m + x.dtype.type(1e-5))
+        mean, variance = row_moments(x[i])
+        inverse = x.dtype.type(1) / math.sqrt(variance + x.dtype.type(1e-5))
         for j in range(x.shape[1]):
             out[i, j] = (x[i, j] - mean) * inverse * scale[j] + shift[j]
     return out
 
 
-@njit(parallel=True, fastmath={"reassoc", "contract"})
+@njit(parallel=True)
 def logsumexp_grad(x):
     gradient, rows = np.empty_like(x), np.empty(x.shape[0], x.dtype)
     for i in prange(x.shape[0]):
-        top = x[i, 0]
-        for j in range(x.shape[1]):
-            top = max(top, x[i, j])
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            e = math.exp(x[i, j] - top)
-            gradient[i, j] = e
-            total += e
-        for j in range(x.shape[1]):
-            gradient[i, j] /= total
-        rows[i] = top + math.log(total)
+        rows[i] = row_softmax(x[i], gradient[i])
     return rows.sum(), gradient
 
 

@@ -29,7 +29,6 @@ from tracejit.lower import mathlib
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 EXTENDED = np.finfo(np.longdouble).nmant >= 63
-ANGLES = ("sin", "cos", "tan")
 SOUND = 0.05  # how far our float64 may be from NumPy's and SciPy's, in units of float32
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 

@@ -21,6 +21,7 @@ tj.Tensor(
 tj.Tensor([1. 4. 9.], shape=(3,), dtype=float32)
 2.0 1 True
 tj.Tensor(6.0, shape=(), dtype=float32)
+[tj.Tensor(12.0, shape=(), dtype=float32), tj.Tensor(9.0, shape=(), dtype=float32)]
 [(tj.Tensor(-24.0, shape=(), dtype=float32), <tj.Variable 'Variable:0' shape=() dtype=float32, numpy=2.0>)]
 tj.Tensor([[2.]], shape=(1, 1), dtype=float32)
 1 2 Fizz 4 Buzz Fizz 7 8 Fizz Buzz 11 Fizz 13 14 FizzBuzz
@@ -40,7 +41,7 @@ def page() -> None:
 
     x = tj.constant([[2.0]])
     for row in x:
-        assert row.shape == (1,) and len(x) == 1 and 2.0 in row and x[0, 0] == row[0]
+        assert row.shape == (1,) and len(x) == 1 and 2.0 in row and x[0, 0] == row[0] and f"{row[0]}" == "2.0"
     print(float(x[0, 0]), int(tj.constant(1)), bool(x[0, 0] > 1))
 
     def square(x):
@@ -49,6 +50,7 @@ def page() -> None:
     grad = tj.gradients_function(square)
     assert square(3.0) == 9.0
     print(grad(3.0))
+    print(tj.gradients_function(lambda x, y: x * x * y)(3.0, 2.0))  # of several arguments: a list
 
     x = tj.Variable(2.0)
 

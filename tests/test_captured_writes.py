@@ -7,20 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import numbers, same, x
 
 import tracejit as tj
-
-
-def x() -> tj.Tensor:
-    return tj.asarray(np.array([1, 2, 3], "f4"))
-
-
-def ones() -> np.ndarray:
-    return np.array([1, 2, 3], "f4")
-
-
-def same(t: Any, array: Any) -> None:
-    np.testing.assert_allclose(np.asarray(t), array, rtol=1e-6)
 
 
 # -- writes
@@ -37,7 +26,7 @@ def test_captured_handles_that_are_written() -> None:
 
     want_t, want_v = np.zeros(3), 1.0
     for _ in range(4):
-        want_t, want_v = want_t + ones(), want_v * 2
+        want_t, want_v = want_t + numbers(), want_v * 2
         want_t[0] = want_v
         same(f(x()), want_t * want_v)
         same(t, want_t)
@@ -150,10 +139,10 @@ def test_create_once() -> None:
 
     m = Dense()
     for k in range(4):
-        same(m(x()), ones() * (3 + k))
+        same(m(x()), numbers() * (3 + k))
     assert m.__call__.trace_count == 2
     other = Dense()
-    same(other(x()), ones() * 3)
+    same(other(x()), numbers() * 3)
 
 
 def test_create_once_with_a_random_start() -> None:

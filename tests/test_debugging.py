@@ -184,6 +184,21 @@ CHECKS: list[tuple[str, Callable[..., Any], Any, Any, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("run", [lambda f: f, tj.function], ids=["eager", "compiled"])
+def test_assertions_compare_in_the_dtype_of_the_tensor(run: Any) -> None:
+    tenth = tj.asarray([0.1], "float64")
+    run(lambda x: d.assert_equal(x, 0.1))(tenth)  # a Python number is not rounded to float32 before
+    run(lambda x: d.assert_near(x, 0.1))(tenth)
+    run(lambda x: d.assert_near(x, np.inf))(tj.asarray([np.inf]))
+    for dtype, x, y in (("uint8", 2, 3), ("uint64", 2, 3), ("int8", 127, 126), ("bool", True, False)):
+        x, y = tj.asarray([x], dtype), tj.asarray([y], dtype)
+        run(lambda x, y: d.assert_near(x, y, atol=1.0))(x, y)
+        with pytest.raises(AssertionError, match="the largest difference is 1"):
+            run(lambda x, y: d.assert_near(x, y, atol=0.5))(x, y)
+    with pytest.raises(AssertionError, match="the largest difference is 255"):
+        run(lambda x: d.assert_near(x, -128, atol=10.0))(tj.asarray([127], "int8"))
+
+
 @pytest.mark.parametrize("name, check, good, bad, message", CHECKS, ids=[c[0] for c in CHECKS])
 def test_assertions_hold_and_fail_alike(name: str, check: Any, good: Any, bad: Any, message: str) -> None:
     @tj.function

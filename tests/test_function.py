@@ -12,18 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import same, x
 
 import tracejit as tj
 from tracejit import config
 from tracejit.function import MAX_KEYS, WARN_DECORATIONS, WARN_TRACES
-
-
-def x(n: int = 3) -> tj.Tensor:
-    return tj.asarray(np.arange(1, n + 1, dtype="f4"))
-
-
-def same(t: Any, array: Any) -> None:
-    np.testing.assert_allclose(np.asarray(t), np.asarray(array), rtol=1e-6)
 
 
 @tj.function

@@ -30,23 +30,7 @@ WAYS = [lambda t: t, compiled, of_compiled, lambda t: compiled(of_compiled(t))]
 ways = pytest.mark.parametrize("way", WAYS, ids=["eager", "compiled", "of_compiled", "both"])
 
 
-# -- the first page ----------------------------------------------------------------------------------------------------
-def test_first_page(capsys: pytest.CaptureFixture[str]) -> None:
-    def square(x: Any) -> Any:
-        return x**2
-
-    print(square(3.0), tj.gradients_function(square)(3.0))
-    assert capsys.readouterr().out == "9.0 tj.Tensor(6.0, shape=(), dtype=float32)\n"
-    x = tj.Variable(2.0)
-
-    def loss(y: Any) -> Any:
-        return (y - x**2) ** 2
-
-    print(tj.implicit_gradients(loss)(7.0))
-    assert capsys.readouterr().out == ("[(tj.Tensor(-24.0, shape=(), dtype=float32), "
-                                       "<tj.Variable 'Variable:0' shape=() dtype=float32, numpy=2.0>)]\n")
-
-
+# -- names of TensorFlow -----------------------------------------------------------------------------------------------
 def test_tensorflow_names() -> None:
     def f(x: Any, y: Any) -> Any:
         return x * x * y

@@ -46,11 +46,6 @@ def traffic(built: Built, step: Step) -> tuple[Counter[int], Counter[int]]:
     return reads, writes
 
 
-def stages_that_read(launch: Launch) -> int:
-    """How many loops over the row of a kernel there are; the row is in the cache after the first."""
-    return sum(stage.inner for stage in launch.kernel.stages)
-
-
 # -- rows ----------------------------------------------------------------------------------------------------------
 def softmax(x: tj.Tensor) -> tj.Tensor:
     e = tj.exp(x - x.max(-1, keepdims=True))

@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import x
 
 import tracejit as tj
-
-
-def x() -> tj.Tensor:
-    return tj.asarray([1.0, 2.0, 3.0])
 
 
 # -- values from outside -----------------------------------------------------------------------------------------------

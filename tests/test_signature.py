@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+from calls import x
 
 import tracejit as tj
 from tracejit.trace.signature import Signature, flatten, frozen, leaf_key, unflatten
-
-
-def x(n: int = 3) -> tj.Tensor:
-    return tj.asarray(np.arange(1, n + 1, dtype="f4"))
 
 
 # -- spelling

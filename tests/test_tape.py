@@ -19,13 +19,6 @@ def both_ways(f: Callable[..., object]) -> list[Callable[..., object]]:
     return [f, tj.function(f)]
 
 
-def test_first_page() -> None:
-    w = tj.Variable([[1.0]])
-    with tj.GradientTape() as tape:
-        loss = w * w
-    assert str(tape.gradient(loss, w)) == "tj.Tensor([[2.]], shape=(1, 1), dtype=float32)"
-
-
 def test_variables_are_watched_and_tensors_are_not() -> None:
     v, fixed, x = tj.Variable(2.0), tj.Variable(3.0, trainable=False), tj.asarray(4.0)
     with tj.GradientTape(persistent=True) as tape:

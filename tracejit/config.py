@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -115,8 +115,3 @@ def eager() -> Iterator[None]:
         yield
     finally:
         debug.eager = saved
-
-
-def with_options(options: Options, **changes: bool) -> Options:
-    """`options` with some fields changed."""
-    return replace(options, **changes)

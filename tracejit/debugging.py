@@ -22,10 +22,10 @@ from tracejit import config, dtypes
 from tracejit.errors import user_line
 from tracejit.function import Function, Method, build, function
 from tracejit.ir import GETITEM, Node, Op, Type
-from tracejit.ops import core
+from tracejit.ops import comparison, core
 from tracejit.ops.effects import check as _check
 from tracejit.quiet import quietly
-from tracejit.tensor import NUMPY_FUNCTIONS, Tensor, recording, state, taping
+from tracejit.tensor import Tensor, recording, state, taping
 from tracejit.trace.checked import EXPECTED, EveryValue, check
 
 __all__ = [
@@ -97,13 +97,13 @@ def check_numerics(t: Any, message: str = "") -> Tensor:
     """
     x = core.as_tensor(t)
     if x.dtype.kind in "fc":
-        bad = NUMPY_FUNCTIONS[np.logical_not](NUMPY_FUNCTIONS[np.isfinite](x))
+        bad = comparison.logical_not(comparison.isfinite(x))
         at = user_line()
 
         def told() -> str:
             return f"{message or 'check_numerics'}: {bad.sum()} of {x.size} values are nan or inf (at {at})"
 
-        _check(NUMPY_FUNCTIONS[np.logical_not](bad.any()), told, "FloatingPointError")
+        _check(comparison.logical_not(bad.any()), told, "FloatingPointError")
     return x
 
 
@@ -123,53 +123,93 @@ def assert_true(condition: Any, message: str | None = None) -> None:
     _refuse(c, lambda: f"assert_true: {c}", message)
 
 
-def _comparison(name: str, ufunc: np.ufunc, sign: str, doc: str) -> Any:
-    def assertion(x: Any, y: Any, message: str | None = None) -> None:
-        a, b = core.as_tensor(x), core.as_tensor(y)
-        holds = NUMPY_FUNCTIONS[ufunc](a, b)
-        fails = NUMPY_FUNCTIONS[np.logical_not](holds)
-        _refuse(holds, lambda: f"{name}: x {sign} y does not hold at {fails.sum()} of {fails.size} places; x = {a}, "
-                               f"y = {b}", message)
-
-    assertion.__name__ = assertion.__qualname__ = name
-    assertion.__doc__ = doc
-    return assertion
+RELATIONS = {
+    "==": comparison.equal, "!=": comparison.not_equal, "<": comparison.less, "<=": comparison.less_equal,
+    ">": comparison.greater, ">=": comparison.greater_equal,
+}  # fmt: skip
 
 
-assert_equal = _comparison("assert_equal", np.equal, "==", "x == y everywhere (broadcast).")
-assert_none_equal = _comparison("assert_none_equal", np.not_equal, "!=", "x != y everywhere (broadcast).")
-assert_less = _comparison("assert_less", np.less, "<", "x < y everywhere (broadcast).")
-assert_less_equal = _comparison("assert_less_equal", np.less_equal, "<=", "x <= y everywhere (broadcast).")
-assert_greater = _comparison("assert_greater", np.greater, ">", "x > y everywhere (broadcast).")
-assert_greater_equal = _comparison("assert_greater_equal", np.greater_equal, ">=", "x >= y everywhere (broadcast).")
+def _operand(x: Any) -> Any:
+    """A tensor; a Python number as it is, so that it takes the dtype of what it meets."""
+    return x if isinstance(x, (bool, int, float, complex)) else core.as_tensor(x)
 
 
-def _sign(name: str, ufunc: np.ufunc, sign: str, doc: str) -> Any:
-    def assertion(x: Any, message: str | None = None) -> None:
-        a = core.as_tensor(x)
-        holds = NUMPY_FUNCTIONS[ufunc](a, 0)
-        _refuse(holds, lambda: f"{name}: x {sign} 0 does not hold; x = {a}", message)
+def _compare(name: str, sign: str, x: Any, y: Any, message: str | None) -> None:
+    """AssertionError unless `x sign y` holds everywhere."""
+    a, b = core.as_tensor(x), _operand(y)
+    holds = RELATIONS[sign](a, b)
+    fails = comparison.logical_not(holds)
 
-    assertion.__name__ = assertion.__qualname__ = name
-    assertion.__doc__ = doc
-    return assertion
+    def told() -> str:
+        return f"{name}: x {sign} y does not hold at {fails.sum()} of {fails.size} places; x = {a}, y = {b}"
+
+    _refuse(holds, told, message)
 
 
-assert_positive = _sign("assert_positive", np.greater, ">", "x > 0 everywhere.")
-assert_negative = _sign("assert_negative", np.less, "<", "x < 0 everywhere.")
-assert_non_negative = _sign("assert_non_negative", np.greater_equal, ">=", "x >= 0 everywhere.")
-assert_non_positive = _sign("assert_non_positive", np.less_equal, "<=", "x <= 0 everywhere.")
+def assert_equal(x: Any, y: Any, message: str | None = None) -> None:
+    """x == y everywhere (broadcast)."""
+    _compare("assert_equal", "==", x, y, message)
+
+
+def assert_none_equal(x: Any, y: Any, message: str | None = None) -> None:
+    """x != y everywhere (broadcast)."""
+    _compare("assert_none_equal", "!=", x, y, message)
+
+
+def assert_less(x: Any, y: Any, message: str | None = None) -> None:
+    """x < y everywhere (broadcast)."""
+    _compare("assert_less", "<", x, y, message)
+
+
+def assert_less_equal(x: Any, y: Any, message: str | None = None) -> None:
+    """x <= y everywhere (broadcast)."""
+    _compare("assert_less_equal", "<=", x, y, message)
+
+
+def assert_greater(x: Any, y: Any, message: str | None = None) -> None:
+    """x > y everywhere (broadcast)."""
+    _compare("assert_greater", ">", x, y, message)
+
+
+def assert_greater_equal(x: Any, y: Any, message: str | None = None) -> None:
+    """x >= y everywhere (broadcast)."""
+    _compare("assert_greater_equal", ">=", x, y, message)
+
+
+def _compare_with_zero(name: str, sign: str, x: Any, message: str | None) -> None:
+    a = core.as_tensor(x)
+    _refuse(RELATIONS[sign](a, 0), lambda: f"{name}: x {sign} 0 does not hold; x = {a}", message)
+
+
+def assert_positive(x: Any, message: str | None = None) -> None:
+    """x > 0 everywhere."""
+    _compare_with_zero("assert_positive", ">", x, message)
+
+
+def assert_negative(x: Any, message: str | None = None) -> None:
+    """x < 0 everywhere."""
+    _compare_with_zero("assert_negative", "<", x, message)
+
+
+def assert_non_negative(x: Any, message: str | None = None) -> None:
+    """x >= 0 everywhere."""
+    _compare_with_zero("assert_non_negative", ">=", x, message)
+
+
+def assert_non_positive(x: Any, message: str | None = None) -> None:
+    """x <= 0 everywhere."""
+    _compare_with_zero("assert_non_positive", "<=", x, message)
 
 
 def assert_near(x: Any, y: Any, rtol: float | None = None, atol: float | None = None,
                 message: str | None = None) -> None:
     """|x - y| <= atol + rtol * |y| everywhere; by default both are ten times the resolution of the dtype."""
-    a, b = core.as_tensor(x), core.as_tensor(y)
-    kind = dtypes.result_dtype([a.dtype, b.dtype])
-    eps = 10 * float(np.finfo(kind).eps) if kind.kind in "fc" else 0.0
+    a, b = core.as_tensor(x), _operand(y)
+    exact = {a.dtype.kind, core.as_tensor(y).dtype.kind} <= set("biu")
+    far = abs((a.astype("float64") if exact else a) - b)  # integers would wrap
+    eps = 0.0 if exact else 10 * float(np.finfo(far.dtype).eps)
     rtol, atol = eps if rtol is None else rtol, eps if atol is None else atol
-    far = abs(a - b)
-    holds = far <= abs(b) * rtol + atol
+    holds = comparison.logical_or(a == b, far <= abs(b) * rtol + atol)  # inf is near inf
     _refuse(holds, lambda: f"assert_near: the largest difference is {far.max()} (rtol={rtol:.3g}, atol={atol:.3g}); "
                            f"x = {a}, y = {b}", message)
 
@@ -177,8 +217,8 @@ def assert_near(x: Any, y: Any, rtol: float | None = None, atol: float | None = 
 def assert_all_finite(x: Any, message: str | None = None) -> None:
     """No nan and no inf in x."""
     a = core.as_tensor(x)
-    finite = NUMPY_FUNCTIONS[np.isfinite](a)
-    count = NUMPY_FUNCTIONS[np.logical_not](finite)
+    finite = comparison.isfinite(a)
+    count = comparison.logical_not(finite)
     _refuse(finite, lambda: f"assert_all_finite: {count.sum()} of {a.size} values are nan or inf", message)
 
 

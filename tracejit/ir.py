@@ -9,7 +9,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -390,8 +390,3 @@ def reachable(outputs: Iterable[Node]) -> set[Node]:
             seen.add(node)
             stack.extend(node.inputs)
     return seen
-
-
-def ancestors(node: Node) -> Iterator[Node]:
-    """The graph inputs and constants that `node` depends on."""
-    return (n for n in reachable([node]) if n.op is INPUT or n.op is CONSTANT)

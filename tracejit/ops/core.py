@@ -27,7 +27,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.errors import InternalError
-from tracejit.ir import Kind, Node, Op, Reduction, Type
+from tracejit.ir import Kind, Op, Reduction, Type
 from tracejit.quiet import quietly
 from tracejit.tensor import NUMPY_FUNCTIONS, Number, Tensor, apply, owned, state, to_array, wrap
 
@@ -734,10 +734,6 @@ def primitive(name: str, kind: Kind, *, infer: Callable[..., Any], eager: Callab
     op = known(Op(name, kind, infer, eager, doc, scalar=scalar, index=index, vjp=vjp, jvp=jvp, domain=domain,
                   stateful=stateful, cost=cost, running=running))
     return op
-
-
-def is_traced(x: Any) -> bool:
-    return isinstance(x, Tensor) and isinstance(x._value, Node)
 
 
 # Ops that the door itself needs; declared in their own files, which call `provide`.
