@@ -12,9 +12,7 @@ from __future__ import annotations
 import builtins
 import functools
 import opcode
-import os
 import sys
-import sysconfig
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +22,8 @@ import numpy as np
 from tracejit.tensor import Tensor
 from tracejit.trace.autograph import operators, source, transform
 from tracejit.trace.autograph.builtin import HIGHER_ORDER, SPECIAL
+from tracejit.trace.autograph.source import PACKAGE, is_users
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_LIBRARIES = tuple(
-    os.path.abspath(p) + os.sep
-    for p in {sysconfig.get_paths().get(k, "") for k in ("stdlib", "platstdlib", "purelib", "platlib")}
-    if p
-)
 _GENERATORS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines, async generators
 MAX_CODES = 10_000
 
@@ -42,7 +35,6 @@ class _Rewritten:
 
 _codes: dict[types.CodeType, _Rewritten | None] = {}  # None: stays as it is
 _done: set[types.CodeType] = set()  # code that is rewritten already, functions inside included
-_users: dict[str, bool] = {}
 
 
 def call(f: Any) -> Any:
@@ -85,7 +77,7 @@ def convert(f: Any) -> Any:
     if isinstance(f, type) or not callable(f):
         return f
     method = getattr(type(f), "__call__", None)  # noqa: B004 - the function itself is wanted
-    if isinstance(method, types.FunctionType) and _is_users(method.__code__):
+    if isinstance(method, types.FunctionType) and is_users(method.__code__):
         new = convert_function(method)
         return f if new is method else types.MethodType(new, f)
     return f
@@ -102,10 +94,10 @@ def convert_function(f: types.FunctionType) -> types.FunctionType:
         found = _rewrite(f)
         if len(_codes) > MAX_CODES:
             _codes.clear()
-        if found is not None or not code.co_freevars or not _is_users(code) or source.why_not(code):
+        if found is not None or not code.co_freevars or not is_users(code) or source.why_not(code):
             _codes[code] = found  # else another function of the same code may close over other functions
     if found is None:
-        return _with_inner(f) if f.__closure__ and code.co_filename.startswith(_PACKAGE) else f
+        return _with_inner(f) if f.__closure__ and code.co_filename.startswith(PACKAGE) else f
     cells = dict(zip(code.co_freevars, f.__closure__ or (), strict=True))
     cells[transform.RUNTIME] = RUNTIME
     closure = tuple([cells[n] for n in found.code.co_freevars])
@@ -118,7 +110,7 @@ def convert_function(f: types.FunctionType) -> types.FunctionType:
 
 def _rewrite(f: types.FunctionType) -> _Rewritten | None:
     code = f.__code__
-    if not _is_users(code) or code.co_flags & _GENERATORS or not _has_work(code, f):
+    if not is_users(code) or code.co_flags & _GENERATORS or not _has_work(code, f):
         return None
     try:
         node = source.find(code, f.__globals__)
@@ -138,19 +130,6 @@ def _mark(code: types.CodeType) -> None:
     for c in code.co_consts:
         if isinstance(c, types.CodeType):
             _mark(c)
-
-
-def _is_users(code: types.CodeType) -> bool:
-    name = code.co_filename
-    found = _users.get(name)
-    if found is None:
-        path = os.path.abspath(name)
-        found = _users[name] = not (
-            path.startswith((_PACKAGE, *_LIBRARIES))
-            or name.startswith("<frozen")
-            or name.startswith("<__array_function__")
-        )
-    return found
 
 
 # -- is there anything to do?
@@ -243,7 +222,7 @@ def _is_library(value: Any) -> bool:
         root = (value.__name__ or "").partition(".")[0]
         return root in ("tracejit", "numpy", "math")
     if isinstance(value, types.FunctionType):
-        return value.__code__.co_filename.startswith(_PACKAGE) and value not in HIGHER_ORDER and not value.__closure__
+        return value.__code__.co_filename.startswith(PACKAGE) and value not in HIGHER_ORDER and not value.__closure__
     return isinstance(value, np.ufunc | Tensor | np.ndarray | int | float | str | np.dtype)
 
 

@@ -453,7 +453,7 @@ def subject(x: Any) -> Any:
 
 # -- expressions
 def _expression() -> Facts:
-    return Facts((), (), (), 0, False, user_line())
+    return Facts((), (), (), 0, False, (), user_line())
 
 
 def if_exp(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -10,19 +10,43 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
+import sysconfig
 import types
 from collections.abc import Iterator
 
 Function = ast.FunctionDef | ast.Lambda
 
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_LIBRARIES = tuple(
+    os.path.abspath(p) + os.sep
+    for p in {sysconfig.get_paths().get(k, "") for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+    if p
+)
+
 _files: dict[str, tuple[list[str], ast.Module]] = {}  # trees of whole files, for lambdas
 _reasons: dict[types.CodeType, str] = {}
+_users: dict[str, bool] = {}  # by file name
 MAX_FILES = 64
 MAX_REASONS = 10_000
 
 
 class SourceError(Exception):
     """The source of a function cannot be read; the text says why."""
+
+
+def is_users(code: types.CodeType) -> bool:
+    """Whether code is the user's own: not of the standard library, an installed package or this one."""
+    name = code.co_filename
+    found = _users.get(name)
+    if found is None:
+        path = os.path.abspath(name)
+        found = _users[name] = not (
+            path.startswith((PACKAGE, *_LIBRARIES))
+            or name.startswith("<frozen")
+            or name.startswith("<__array_function__")
+        )
+    return found
 
 
 def why_not(code: types.CodeType) -> str:

@@ -11,9 +11,7 @@ Read next: `ops/bodies.py` (`Region`), `operators.py`.
 
 from __future__ import annotations
 
-import types
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +24,7 @@ from tracejit.ops import core
 from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, together, union
 from tracejit.ops.regions import COND, SCAN, WHILE
 from tracejit.tensor import Number, Tensor, apply, recording
+from tracejit.trace.autograph.places import Contents, Facts, Place, Surroundings, places_of
 from tracejit.trace.autograph.raising import guards, last_raise, raise_later, refused
 from tracejit.trace.autograph.values import RAISED, UNSET, Outcome, Undefined
 from tracejit.trees import flatten, leaf_names, unflatten
@@ -35,143 +34,15 @@ FILL = object()  # in a pair: this branch has no value there, and none is needed
 Body = Callable[[], "Outcome | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What `transform.py` knows of a statement."""
-
-    names: tuple[str, ...]
-    attributes: tuple[tuple[str, ...], ...]
-    containers: tuple[tuple[str, ...], ...]
-    line: int
-    absorbs: bool  # a branch of it always leaves the block
-    where: str  # file:line
-
-
-# -- places
-class Place:
-    """Somewhere a value is kept. `local`: gone when the function returns."""
-
-    local = False
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def get(self) -> Any: ...
-    def set(self, value: Any) -> None: ...
-
-
-class Cell(Place):
-    local = True
-
-    def __init__(self, name: str, cell: types.CellType):
-        super().__init__(name)
-        self.cell = cell
-
-    def get(self) -> Any:
-        try:
-            return self.cell.cell_contents
-        except ValueError:
-            return UNSET
-
-    def set(self, value: Any) -> None:
-        if value is UNSET:
-            if self.get() is not UNSET:
-                del self.cell.cell_contents
-        else:
-            self.cell.cell_contents = value
-
-
-class Global(Place):
-    def __init__(self, name: str, space: dict[str, Any]):
-        super().__init__(name)
-        self.space = space
-
-    def get(self) -> Any:
-        return self.space.get(self.name, UNSET)
-
-    def set(self, value: Any) -> None:
-        if value is UNSET:
-            self.space.pop(self.name, None)
-        else:
-            self.space[self.name] = value
-
-
-class Attribute(Place):
-    def __init__(self, name: str, owner: Any, attribute: str):
-        super().__init__(name)
-        self.owner, self.attribute = owner, attribute
-
-    def get(self) -> Any:
-        return getattr(self.owner, self.attribute, UNSET)
-
-    def set(self, value: Any) -> None:
-        if value is UNSET:
-            if hasattr(self.owner, self.attribute):
-                delattr(self.owner, self.attribute)
-        elif getattr(self.owner, self.attribute, UNSET) is not value:
-            setattr(self.owner, self.attribute, value)
-
-
-class Contents(Place):
-    """What is in a list, dict, set or deque, which stays the same object."""
-
-    def __init__(self, name: str, container: Any):
-        super().__init__(name)
-        self.container = container
-
-    def get(self) -> Any:
-        return self.container.copy()
-
-    def set(self, value: Any) -> None:
-        c = self.container
-        if len(c) == len(value) and all(a is b for a, b in zip(_flat(c), _flat(value), strict=True)):
-            return
-        c.clear()
-        (c.extend if isinstance(c, list | deque) else c.update)(value)
-
-
-def _flat(c: Any) -> Iterator[Any]:
-    return (x for item in c.items() for x in item) if isinstance(c, dict) else iter(c)
-
-
-def places_of(functions: Sequence[types.FunctionType | None], facts: Facts) -> list[Place]:
-    """The places that these functions, made from one statement, may change."""
-    cells: dict[str, types.CellType] = {}
-    space: dict[str, Any] = {}
-    for f in functions:
-        if f is not None:
-            space = f.__globals__
-            cells.update(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
-    found: list[Place] = []
-    for name in facts.names:
-        found.append(Cell(name, cells[name]) if name in cells else Global(name, space))
-
-    def reach(path: Sequence[str]) -> Any:
-        value = Cell("", cells[path[0]]).get() if path[0] in cells else space.get(path[0], UNSET)
-        for part in path[1:]:
-            value = UNSET if value is UNSET or type(value) is Undefined else getattr(value, part, UNSET)
-        return value
-
-    for path in facts.attributes:
-        owner = reach(path[:-1])
-        if owner is not UNSET and not isinstance(owner, Tensor) and type(owner) is not Undefined:
-            found.append(Attribute(".".join(path), owner, path[-1]))
-    seen: set[int] = set()
-    for path in facts.containers:
-        container = reach(path)
-        if isinstance(container, list | dict | set | deque) and id(container) not in seen:
-            seen.add(id(container))
-            found.append(Contents(".".join(path), container))
-    return found
-
-
 # -- one body
 class Part:
     """A body, traced: what it did, and what the places held at its end."""
 
-    def __init__(self, name: str, places: Sequence[Place]):
+    def __init__(self, name: str, places: Sequence[Place], around: Surroundings | None = None):
         self.region = Region(name)
         self.places = places
+        self.around = around
+        self.unforeseen: list[Place] = []  # what else it changed: the body must be traced anew with these among places
         self.before = [p.get() for p in places]
         self.after: list[Any] = []
         self.outcome = Outcome()
@@ -195,6 +66,8 @@ class Part:
             self.region.written = trace.close()
             for p, value in zip(self.places, self.before, strict=True):
                 p.set(value)
+            if self.around is not None:
+                self.unforeseen = self.around.changed()
 
     def now(self, x: Any) -> Any:
         """A leaf as it was at the end: a handle from outside may have been written."""
@@ -323,11 +196,18 @@ def predicate(x: Tensor) -> Tensor:
 def branch(pred: Tensor, yes: Body, no: Body, places: Sequence[Place], facts: Facts) -> Outcome | None:
     """Both ways of an if, as one op."""
     pred = predicate(pred)
-    bodies = []
-    for name, f in (("true", yes), ("false", no)):
-        body = Part(name, places)
-        body.run(f, facts)
-        bodies.append(body)
+    while True:
+        bodies = []
+        around = Surroundings((yes, no), places)
+        for name, f in (("true", yes), ("false", no)):
+            body = Part(name, places, around)
+            body.run(f, facts)
+            bodies.append(body)
+            if body.unforeseen:
+                break
+        if not bodies[-1].unforeseen:
+            break
+        places = [*places, *bodies[-1].unforeseen]
     a, b = bodies
     x, y = a.outcome, b.outcome
     join = _Join(a, b, facts)
@@ -408,14 +288,25 @@ class Loop:
         runs: bool = False,
     ):
         """runs: there is at least one turn."""
-        self.places, self.facts, self.runs = places, facts, runs
-        self.before = [p.get() for p in places]
-        self.trees = [None if _missing(v) else flatten(v) for v in self.before]
+        self.facts, self.runs = facts, runs
+        self.places: list[Place] = []
+        self.before: list[Any] = []
+        self.trees: list[Any] = []
         self.rows = list(rows)
         self.extra = [_Carry(Slot.of(x, "counter")) for x in extra]
         self.handles: list[_Carry] = []
         self.carries: dict[tuple[int, int], _Carry] = {}
-        for k, (p, tree) in enumerate(zip(places, self.trees, strict=True)):
+        self.apart: set[int] = set()  # ids of tensors that are several variables, which a turn makes different ones
+        self.add(places)
+
+    def add(self, places: Sequence[Place]) -> None:
+        """Take these places as the loop's too, with what they hold now."""
+        for k, p in enumerate(places, len(self.places)):
+            value = p.get()
+            tree = None if _missing(value) else flatten(value)
+            self.places.append(p)
+            self.before.append(value)
+            self.trees.append(tree)
             for i, x in enumerate(tree[0] if tree else ()):
                 if isinstance(x, Tensor) and not x._place:
                     self.carries[k, i] = _Carry(Slot.of(x, p.name), k, i)
@@ -427,7 +318,7 @@ class Loop:
     def settle(self, turn: Callable[[Sequence[Any], Sequence[Tensor]], Turn]) -> tuple[Part, Turn]:
         """Trace the body until what it gives has the types of what it takes."""
         for _ in range(ATTEMPTS):
-            body = Part("body", self.places)
+            body = Part("body", self.places, Surroundings((turn,), self.places))
             for c in self.every:
                 c.stand_in = body.region.input(c.slot)
                 c.node = c.stand_in._value
@@ -440,6 +331,9 @@ class Loop:
                 return done[-1].outcome
 
             body.run(f, self.facts)
+            if body.unforeseen:
+                self.add(body.unforeseen)
+                continue
             if not done:  # the body always raises
                 done.append(Turn(RAISED, False, [c.stand_in for c in self.extra]))
             if self._same_types(body, done[0]):
@@ -457,7 +351,7 @@ class Loop:
             leaves = []
             for i, x in enumerate(tree[0]):
                 c = self.carries.get((k, i))
-                if c is not None and isinstance(x, Tensor):
+                if c is not None and isinstance(x, Tensor) and id(x) not in self.apart:
                     c.stand_in = fresh.setdefault(id(x), c.stand_in)  # one handle under two names stays one
                     c.node = c.stand_in._value
                 leaves.append(x if c is None else c.stand_in)
@@ -475,6 +369,7 @@ class Loop:
         else:
             for k, p in enumerate(self.places):
                 settled &= self._place_fits(k, p, body)
+            settled &= self._same_handles(body)
         carried = {id(c.handle) for c in self.handles}
         for c in self.handles:
             c.final = body.region.last(c.handle)  # type: ignore[arg-type]
@@ -482,6 +377,32 @@ class Loop:
             if id(h) not in carried:
                 self.handles.append(_Carry(Slot.of(h, "a tensor written in the loop"), handle=h))
                 settled = False
+        return settled
+
+    def _same_handles(self, body: Part) -> bool:
+        """Whether variables that are one tensor before a turn are one after it. Where they are not, that must not show
+        otherwise: no write in place that would be seen under both names."""
+        settled, rest = True, list(self.carries.values())
+        for n, c in enumerate(rest):
+            for d in rest[:n]:
+                x, y = (self.trees[e.place][0][e.leaf] for e in (d, c))
+                before, after = x is y and id(x) not in self.apart, c.final is d.final
+                if before == after or not isinstance(c.final if after else x, Tensor):
+                    continue
+                written = [e for e in (c, d) if e.stand_in._value is not e.node]
+                read = before or any(e.node in node.inputs for e in (c, d) for node in body.region.trace.nodes
+                                     if e not in written)
+                if written and read:
+                    first, second = (self.places[e.place].name for e in (d, c))
+                    when = ("before", "after") if before else ("after", "before")
+                    raise StagingError(
+                        f"'{first}' and '{second}' are one tensor {when[0]} a turn of the loop at {self.facts.where} and "
+                        f"two {when[1]} it, and the loop writes one of them in place (+=, [...] =); write "
+                        f"x = x + ..., or copy one of them before"
+                    )
+                if before:
+                    self.apart.add(id(x))
+                    settled = False
         return settled
 
     def _place_fits(self, k: int, p: Place, body: Part) -> bool:
@@ -545,7 +466,7 @@ class Loop:
 
     def condition(self, test: Callable[[], Any]) -> tuple[Part, Any] | None:
         """The condition as a graph of its own; None if it has effects or changes variables."""
-        part = Part("cond", self.places)
+        part = Part("cond", self.places, Surroundings((test,), self.places))
         saved = [(c, c.stand_in, c.node) for c in self.every]
         for c in self.every:
             c.stand_in = part.region.input(c.slot)
@@ -564,7 +485,8 @@ class Loop:
             c.stand_in, c.node = stand_in, node
         own = {id(c.handle) for c in self.handles}
         written = any(id(h) not in own for h, _ in part.region.written)
-        if not found[1:] == [True] or written or part.has_effects or not isinstance(found[0], Tensor):
+        plain = found[1:] == [True] and isinstance(found[0], Tensor)
+        if not plain or part.unforeseen or written or part.has_effects:
             return None
         return part, found[0]
 

@@ -374,7 +374,7 @@ class _Rewriter(ast.NodeTransformer):
         names = tuple(spelled(n) for n in assigned(parts) if not n.startswith(PREFIX))
         attributes, containers = (tuple(tuple(map(spelled, p)) for p in places) for places in changed_places(parts))
         absorbs = isinstance(node, ast.If) and (_always_leaves(node.body) or _always_leaves(node.orelse))
-        facts = names, attributes, containers, node.lineno, absorbs
+        facts = names, attributes, containers, node.lineno, absorbs, tuple(sorted(self.scope.nonlocals & set(names)))
         if isinstance(node, ast.If):
             first = [self.visit(node.test)]
             first += [self.made(made, "ag__body", node.body, node), self.made(made, "ag__else", node.orelse, node)]
