@@ -396,8 +396,8 @@ class Loop:
                     first, second = (self.places[e.place].name for e in (d, c))
                     when = ("before", "after") if before else ("after", "before")
                     raise StagingError(
-                        f"'{first}' and '{second}' are one tensor {when[0]} a turn of the loop at {self.facts.where} and "
-                        f"two {when[1]} it, and the loop writes one of them in place (+=, [...] =); write "
+                        f"'{first}' and '{second}' are one tensor {when[0]} a turn of the loop at {self.facts.where} "
+                        f"and two {when[1]} it, and the loop writes one of them in place (+=, [...] =); write "
                         f"x = x + ..., or copy one of them before"
                     )
                 if before:
