@@ -2,7 +2,7 @@
 
 The photograph is `china.jpg`, 427 x 640, which scikit-learn ships.
 
-    python examples/photo.py [--out DIR]      saves photo.png and one picture for each filter
+    python examples/photo.py [--out DIR]      saves photo.png, one picture for each filter, and a profile, photo.json
 """
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ def main() -> None:
 
     image = tj.asarray(load_sample_image("china.jpg").astype("float32") / 255)
     pictures = {"original": image.numpy()}
+    filters = []
     print(f"{'filter':<14}{'eager':>10}{'compiled':>11}{'speedup':>9}  kernels")
     for f in (tone_map, unsharp_mask, sobel):
         compiled = tj.function(f)
+        filters.append(compiled)
         result = compiled(image).numpy()
         np.testing.assert_allclose(result, f(image).numpy(), rtol=1e-4, atol=1e-5)
         eager_ms, compiled_ms = milliseconds(lambda f=f: f(image)), milliseconds(lambda g=compiled: g(image))
@@ -88,6 +90,10 @@ def main() -> None:
         plt.imsave(out / f"photo_{f.__name__}.png", result, cmap="gray")
     assert kernels == 1, "the Sobel operator is one kernel"
 
+    with tj.profile(out / "photo.json"):  # for ui.perfetto.dev
+        for g in filters:
+            g(image)
+
     figure, axes = plt.subplots(2, 2, figsize=(10, 7))
     for ax, (name, picture) in zip(axes.flat, pictures.items()):
         ax.imshow(picture, cmap="gray")
@@ -95,7 +101,7 @@ def main() -> None:
         ax.axis("off")
     figure.tight_layout()
     figure.savefig(out / "photo.png", dpi=110)
-    print(f"saved {out / 'photo.png'}")
+    print(f"saved {out / 'photo.png'} and {out / 'photo.json'}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,7 @@
-"""Reports, explanations and profiles: complete, well-formed, and of one mind about names."""
+"""Reports and explanations: complete, well-formed, and of one mind about names."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import threading
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,12 +9,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from browser import Browser, needs_browser
 from PIL import Image
 
 import tracejit as tj
-
-# The test suite of a checkout may be run where there is no browser; continuous integration has one.
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
 @tj.function
@@ -133,150 +126,14 @@ def test_report_of_odd_programs(tmp_path: Path, f: Any, args: Any) -> None:
     ElementTree.fromstring((tmp_path / "a.html").read_text().replace("<!DOCTYPE html>\n", ""))
 
 
-needs_browser = pytest.mark.skipif(BROWSER is None and not os.environ.get("CI"), reason="no Chromium here")
-
-
-def browse(page: Path, *options: str) -> str:
-    """What a headless browser makes of a page."""
-    assert BROWSER is not None, "continuous integration needs Chromium"
-    given = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}", *options]
-    return subprocess.run([BROWSER, *given, page.as_uri()], check=True, capture_output=True, text=True,
-                          timeout=120).stdout
-
-
 @needs_browser
 def test_report_in_a_browser(page: Path, tmp_path: Path) -> None:
     """A real browser lays it out: it finds all pictures, and paints something."""
-    shot = tmp_path / "shot.png"
-    browse(page, "--window-size=1200,3000", f"--screenshot={shot}")
-    image = Image.open(shot)
+    with Browser(tmp_path / "profile", 1200, 3000) as browser:
+        browser.open(page.as_uri())
+        assert browser.run("document.querySelectorAll('svg').length") == page.read_text().count("<svg") >= 3
+        image = Image.open(browser.picture(tmp_path / "shot.png"))
     assert len(set(image.convert("L").resize((120, 300)).tobytes())) > 50  # text and colours, not a blank page
-    assert browse(page, "--dump-dom").count("<svg") == page.read_text().count("<svg") >= 3
-
-
-# -- profiles ----------------------------------------------------------------------------------------------------------
-def test_profile_file_is_what_viewers_expect(tmp_path: Path) -> None:
-    x, w = arguments()
-    for _ in range(3):
-        net(x, w)  # the fastest way in is known already
-    with tj.profile(tmp_path / "trace.json") as p:
-        for _ in range(2):
-            net(x, w)
-        tj.exp(x)
-        tj.function(lambda a: a + 1, name="fresh")(x)
-    net(x, w)
-    data = json.loads((tmp_path / "trace.json").read_text())
-    assert_trace_events(data)
-    events = data["traceEvents"]
-    assert {e["ph"] for e in events} == {"M", "X", "i"}
-    for e in events:
-        assert isinstance(e["pid"], int) and isinstance(e["tid"], int) and isinstance(e["name"], str)
-        if e["ph"] == "X":
-            assert e["ts"] >= 0 and e["dur"] >= 0 and e["cat"] in ("kernel", "library", "program", "trace", "compile")
-    names = [e["name"] for e in events if e.get("cat") == "kernel"]
-    known = [k.name for k in net.kernels()]
-    assert [n for n in names if n in known] == known * 2
-    assert [e["name"] for e in events if e.get("cat") == "library"] == ["sort", "sort"]
-    assert [e["name"] for e in events if e["ph"] == "i"] == ["exp"]
-    assert {"trace fresh", "compile fresh"} <= {e["name"] for e in events}
-    programs = [e for e in events if e.get("cat") == "program" and e["name"] == "net"]
-    assert len(programs) == 2
-    for e in events:  # steps lie inside their program
-        if e.get("cat") in ("kernel", "library") and e["args"]["function"] == "net":
-            assert any(q["ts"] <= e["ts"] and e["ts"] + e["dur"] <= q["ts"] + q["dur"] + 1 for q in programs)
-            assert e["args"]["bytes"] > 0 and any("test_report.py" in line for line in e["args"]["lines"])
-    assert "GB/s" in str(p) and known[0] in str(p)
-    picture = ElementTree.fromstring(p.svg())
-    assert len(picture.findall("{http://www.w3.org/2000/svg}rect")) == len(p.events)
-    assert len(p.events) == len([e for e in events if e["ph"] != "M"])
-
-
-def assert_trace_events(data: dict[str, Any]) -> None:
-    """The trace event format, field by field: what Perfetto and Chrome's viewer read, and that slices nest."""
-    assert set(data) == {"traceEvents", "displayTimeUnit"} and data["displayTimeUnit"] in ("ms", "ns")
-    named: set[tuple[str, int]] = set()
-    slices: dict[int, list[tuple[float, float]]] = {}
-    (pid,) = {e["pid"] for e in data["traceEvents"]}
-    for e in data["traceEvents"]:
-        assert type(e["pid"]) is int and type(e["tid"]) is int and isinstance(e["name"], str) and e["name"]
-        assert isinstance(e["args"], dict)
-        if e["ph"] == "M":
-            assert e["name"] in ("process_name", "thread_name") and isinstance(e["args"]["name"], str)
-            assert set(e) == {"ph", "pid", "tid", "name", "args"}
-            named.add((e["name"], e["tid"]))
-            continue
-        assert isinstance(e["cat"], str) and isinstance(e["ts"], float) and e["ts"] >= 0
-        assert ("thread_name", e["tid"]) in named  # metadata first
-        if e["ph"] == "X":
-            assert isinstance(e["dur"], float) and e["dur"] >= 0
-            slices.setdefault(e["tid"], []).append((e["ts"], e["ts"] + e["dur"]))
-        else:
-            assert e["ph"] == "i" and e["s"] in ("g", "p", "t")
-    assert ("process_name", 0) in named and pid > 0
-    for found in slices.values():
-        assert found == sorted(found, key=lambda s: (s[0], -s[1]))  # parents before what they hold
-        open_until: list[float] = []
-        for start, end in found:
-            while open_until and open_until[-1] <= start:
-                open_until.pop()
-            assert not open_until or end <= open_until[-1] + 1e-3, "slices of one thread overlap without nesting"
-            open_until.append(end)
-
-
-@needs_browser
-def test_profile_in_a_browser(tmp_path: Path) -> None:
-    """A browser reads the file and puts every slice on its own timeline. (The viewers themselves are not at hand.)"""
-    x, w = arguments()
-    with tj.profile(tmp_path / "trace.json") as p:
-        net(x, w)
-        tj.function(lambda x: tj.sort(x).sum(), name="<odd> & \"name\"")(x)
-    text = (tmp_path / "trace.json").read_text()
-    assert_trace_events(json.loads(text))
-    page = tmp_path / "page.html"
-    inside = text.replace("<", "\\u003c")
-    page.write_text(f"""<script type="application/json" id="trace">{inside}</script><p id="out"></p>
-    <script>
-    const events = JSON.parse(document.getElementById("trace").textContent).traceEvents;
-    for (const e of events) if (e.ph === "X") performance.measure(e.name, {{start: e.ts / 1e3, duration: e.dur / 1e3}});
-    document.getElementById("out").textContent = "slices:" + performance.getEntriesByType("measure").length;
-    </script>""")
-    assert f"slices:{len([e for e in p.events if e.kind != 'eager'])}<" in browse(page, "--dump-dom")
-
-
-def test_profile_changes_nothing_else(tmp_path: Path) -> None:
-    v = tj.Variable(tj.zeros(100_000))
-
-    @tj.function
-    def f(x):
-        v.assign_add(x)
-        return (v * 2).sum()
-
-    x = tj.ones(100_000)
-    f(x)
-    with tj.profile() as p:
-        assert f(x).item() == 400_000.0 and tj.grad(lambda t: f(t))(x).tolist()[:2] == [2.0, 2.0]
-    assert f(x).item() == 800_000.0 and v[0].item() == 4.0
-    assert {e.kind for e in p.events} >= {"kernel", "program", "compile"}
-    with tj.profile(), pytest.raises(RuntimeError, match="running already"), tj.profile():
-        pass
-    with pytest.raises(ZeroDivisionError), tj.profile(tmp_path / "a.json"):
-        f(x), 1 / 0
-    assert json.loads((tmp_path / "a.json").read_text())["traceEvents"]
-    count = len(p.events)
-    f(x)
-    assert len(p.events) == count
-
-
-def test_profile_tells_threads_apart() -> None:
-    f = tj.function(lambda x: tj.sort(x) + 1)
-    x = tj.arange(100.0)
-    with tj.profile() as p:
-        f(x)
-        t = threading.Thread(target=lambda: tj.function(lambda x: x * 3, name="other")(x))
-        t.start()
-        t.join()
-    assert len({e.thread for e in p.events}) == 2
-    assert len({e["tid"] for e in p.chrome()["traceEvents"] if e["ph"] == "X"}) == 2
 
 
 # -- explanations ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import Browser, needs_browser
 
 import tracejit as tj
 from tracejit import summary
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
 def events(folder: Path) -> list[Any]:
@@ -220,16 +218,15 @@ def test_tensorboard_serves_the_run(board: str) -> None:
     assert get("graphs/info")["first run"]["run_graph"] is True
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@needs_browser
 def test_tensorboard_in_a_browser(board: str, tmp_path: Path) -> None:
     """The page, after its scripts have run, names the run and its values, draws the falling curve of ten points, and
     shows more than a blank page."""
-    assert BROWSER is not None
-    shot = tmp_path / "shot.png"
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-3d-apis",
-               f"--user-data-dir={tmp_path}", "--dump-dom",
-               "--window-size=1200,1000", "--virtual-time-budget=15000", f"--screenshot={shot}", board + "#timeseries"]
-    page = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    with Browser(tmp_path / "profile", 1200, 1000) as browser:
+        browser.open(board + "#timeseries")
+        browser.wait("[...document.querySelectorAll('path')].some(p => p.getAttribute('d')?.split('L').length == 10)")
+        page = browser.run("document.documentElement.outerHTML")
+        shot = browser.picture(tmp_path / "shot.png")
     for word in ("first run", "loss", "weights", "picture", "Histograms", "Graphs"):
         assert word.lower() in page.lower(), word
     paths = [re.findall(r"(-?[\d.]+),(-?[\d.]+)", p) for p in re.findall(r'<path d="(M[^"]*)"', page)]
