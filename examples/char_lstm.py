@@ -66,7 +66,6 @@ class Training:
         self.net = Writer(letters)
         self.net(np.zeros((1, 1), "int32"))
         self.optimizer = tj.optimizers.Adam(0.004, global_clipnorm=1.0)
-        self.optimizer.build(self.net.trainable_variables)
         self.loss = tj.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def step(self, ids: tj.Tensor, following: tj.Tensor) -> tj.Tensor:

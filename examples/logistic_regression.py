@@ -36,7 +36,6 @@ class Training:
         (self.dense,) = self.model.layers
         schedule = tj.optimizers.schedules.CosineDecay(0.3, STEPS)
         self.optimizer = tj.optimizers.SGD(schedule, momentum=0.9, nesterov=True)
-        self.optimizer.build(self.model.trainable_variables)
         self.loss = tj.losses.BinaryCrossentropy(from_logits=True)
 
     def step(self, x: tj.Tensor, y: tj.Tensor) -> tj.Tensor:

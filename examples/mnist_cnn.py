@@ -60,7 +60,6 @@ class Training:
             ]
         )
         self.optimizer = tj.optimizers.Adam()
-        self.optimizer.build(self.model.trainable_variables)
         self.loss = tj.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def step(self, x: tj.Tensor, y: tj.Tensor) -> tj.Tensor:

@@ -41,7 +41,6 @@ class Heat:
         hidden = [dense(32, "tanh", input_shape=(2,)), dense(32, "tanh"), dense(32, "tanh")]
         self.network = tj.Sequential([*hidden, dense(1)])
         self.optimizer = tj.optimizers.Adam(tj.optimizers.schedules.CosineDecay(4e-3, STEPS))
-        self.optimizer.build(self.network.trainable_variables)
 
     def u(self, x: tj.Tensor, t: tj.Tensor) -> tj.Tensor:
         return start(x) + t * x * (1 - x) * self.network(tj.stack([2 * x - 1, 2 * t - 1], axis=1))[:, 0]

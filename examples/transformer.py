@@ -95,7 +95,6 @@ class Training:
         self.optimizer = tj.optimizers.AdamW(
             tj.optimizers.schedules.CosineDecay(0.003, steps), weight_decay=0.01, global_clipnorm=1.0
         )
-        self.optimizer.build(self.net.trainable_variables)
         self.loss = tj.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def step(self, ids: tj.Tensor, following: tj.Tensor) -> tj.Tensor:

@@ -50,7 +50,6 @@ class Training:
     def __init__(self) -> None:
         self.vae = Vae()
         self.optimizer = tj.optimizers.Adam(2e-3)
-        self.optimizer.build(self.vae.trainable_variables)
 
     def step(self, x: tj.Tensor) -> tj.Tensor:
         with tj.GradientTape() as tape:

@@ -383,3 +383,28 @@ def test_vectorize_runs_a_loop_for_each_element() -> None:
     assert found[3, 2].item() == 60 and found[0, 6].item() == 16  # 27 takes 111, 7 takes 16
     graph = tj.function(lambda n: tj.vectorize(steps)(n, 60)).lower(n).graph
     assert count(graph, "scan") == count(graph, "while_loop") == 0 and count(graph, "lane_loop") == 1
+
+
+def test_a_branch_writes_a_value_from_around_it_as_it_is() -> None:
+    """Which no op inside the branch has read."""
+    v, other = tj.Variable(0.0), tj.Variable(7.0)
+
+    def largest(x: Any) -> Any:
+        if x > v:
+            v.assign(x)
+        elif x < -5:
+            v.assign(other)
+        return v + 1
+
+    for f in (largest, tj.function(largest)):
+        v.assign(0.0)
+        assert [float(f(tj.constant(x))) for x in (2.0, 1.0, 3.0, -6.0)] == [3.0, 3.0, 4.0, 8.0]
+
+    @tj.function
+    def running(xs: Any) -> Any:
+        for x in xs:
+            if x > v:
+                v.assign(x)
+        return v.read_value()
+
+    assert float(running(tj.constant([1.0, 9.0, 8.0]))) == float(v) == 9.0

@@ -85,6 +85,7 @@ CASES: dict[str, Case] = {
     "Lambda": case(lambda **k: L.Lambda(tj.nn.softmax, **k), (2, 3)),
     "LayerNormalization": case(L.LayerNormalization, (2, 4)),
     "LeakyReLU": case(L.LeakyReLU, (2, 3)),
+    "Masking": case(L.Masking, (2, 3, 2)),
     "MaxPooling1D": case(lambda **k: L.MaxPooling1D(2, **k), (1, 5, 2)),
     "MaxPooling2D": case(lambda **k: L.MaxPooling2D(2, 1, "same", **k), (1, 3, 3, 1)),
     "MaxPooling3D": case(lambda **k: L.MaxPooling3D(2, **k), (1, 2, 4, 2, 1)),

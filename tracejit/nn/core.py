@@ -17,9 +17,11 @@ from tracejit.nn import activations, regularizers
 from tracejit.nn.module import Layer, traceable
 from tracejit.ops import core, random
 from tracejit.ops.dropout import dropout
+from tracejit.ops.elementwise import where
 from tracejit.ops.embedding import embedding
 from tracejit.ops.linalg import matmul
 from tracejit.ops.movement import reshape, transpose
+from tracejit.ops.reduction import any
 from tracejit.ops.shaping import repeat
 
 Shape = tuple[int | None, ...]
@@ -55,7 +57,7 @@ class Dense(Activated):
     ((1, 3), [(2, 3), (3,)])
     """
 
-    _keeps_mask = True
+    supports_masking = True
 
     def __init__(
         self,
@@ -216,7 +218,7 @@ class RepeatVector(Layer):
 class _SameShape(Layer):
     """A layer whose result has the shape of its input."""
 
-    _keeps_mask = True
+    supports_masking = True
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -339,6 +341,36 @@ class Input(_SameShape):
         return str(self._input_shape)
 
 
+class Masking(_SameShape):
+    """Steps of (batch, steps, features) whose features all are `mask_value` are not there: they become 0, and the next
+    layers of a `Sequential` leave them out, as losses and metrics do in `fit`; code of your own gives them
+    `mask=masking.compute_mask(x)`.
+
+    >>> Masking(-1.0).compute_mask([[[-1.0, -1.0], [-1.0, 2.0]]]).tolist()
+    [[False, True]]
+    """
+
+    def __init__(self, mask_value: float = 0.0, **options: Any):
+        super().__init__(**options)
+        self.mask_value = mask_value
+
+    def call(self, x: Any) -> Any:
+        return where(self._real(x)[..., None], x, 0)
+
+    def compute_mask(self, x: Any, mask: Any = None) -> Any:
+        """Where a step has a feature that is not `mask_value`."""
+        real = self._real(core.as_tensor(x))
+        return real if mask is None else real & mask
+
+    def _real(self, x: Any) -> Any:
+        if x.ndim < 2:
+            raise ValueError(f"Masking: input must be (batch, steps, features), got shape {x.shape}")
+        return any(x != self.mask_value, axis=-1)
+
+    def _options(self) -> str:
+        return str(self.mask_value)
+
+
 # -- noise while training ----------------------------------------------------------------------------------------------
 class Dropout(_SameShape):
     """While training, elements with probability `rate` become 0, and others grow by 1 / (1 - rate).
@@ -408,8 +440,8 @@ class GaussianNoise(_SameShape):
 class Embedding(Layer):
     """Rows of a table, by integer ids: ids of shape S give (*S, output_dim). IndexError for an id out of range.
 
-    mask_zero: id 0 stands for steps that are not there; the next layers of a `Sequential` leave them out, and code of
-    your own gives them `mask=embedding.compute_mask(ids)`.
+    mask_zero: id 0 stands for steps that are not there; the next layers of a `Sequential` leave them out, as losses and
+    metrics do in `fit`, and code of your own gives them `mask=embedding.compute_mask(ids)`.
 
     Variables: embeddings (input_dim, output_dim).
 
@@ -423,6 +455,7 @@ class Embedding(Layer):
     ):  # fmt: skip
         super().__init__(**options)
         self.input_dim, self.output_dim, self.mask_zero = input_dim, output_dim, mask_zero
+        self._makes_mask = mask_zero
         self.embeddings_initializer = embeddings_initializer
         self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
 

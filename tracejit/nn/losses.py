@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracejit.nn.ctc import ctc_loss
-from tracejit.nn.weighting import REDUCTIONS, floats, targets_and_predictions, weighted
+from tracejit.nn.module import traceable
+from tracejit.nn.weighting import REDUCTIONS, aligned, floats, targets_and_predictions, weighted
 from tracejit.ops import core
 from tracejit.ops.core import normalize_axis
 from tracejit.ops.elementwise import abs, cast, clip, maximum, mul_zero, sqrt, square, where
@@ -246,15 +247,23 @@ class Loss:
         """The loss of each sample."""
         raise NotImplementedError(f"{type(self).__name__} must define call(y_true, y_pred)")
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        """The reduced loss. sample_weight: a factor for each sample, or for each number that `call` gives."""
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, mask: Any = None) -> Tensor:
+        """The reduced loss. sample_weight: a factor for each sample, or for each number that `call` gives. mask: where
+        it is false, numbers are left out, also of the count that a mean divides by."""
         pred = floats(y_pred)
         true = core.strong(core.as_tensor(y_true))
         losses, valid = self._losses(true, pred)
+        if mask is not None:
+            real = core.broadcast_to(aligned(losses, mask, "mask"), losses.shape) != 0
+            losses, valid = where(real, losses, 0), real if valid is None else real & valid
         return weighted(losses, sample_weight, self.reduction, valid)
 
     def _losses(self, y_true: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.call(y_true, y_pred), None
+        found = traceable(self.call)(y_true, y_pred)
+        if found is None:
+            raise TypeError(f"{self.name}: a loss must give a number for each sample, but it gave None; is there a "
+                            f"return in it?")
+        return core.as_tensor(found), None
 
     def __repr__(self) -> str:
         return f"<tj.losses.{type(self).__name__} reduction={self.reduction!r}>"
@@ -453,7 +462,7 @@ class _Custom(Loss):
         self.function = function
 
     def call(self, y_true: Any, y_pred: Any) -> Tensor:
-        return core.as_tensor(self.function(y_true, y_pred))
+        return traceable(self.function)(y_true, y_pred)  # type: ignore[no-any-return]
 
 
 def get(loss: Any) -> Loss:

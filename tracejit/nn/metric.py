@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.nn.module import Module
+from tracejit.nn.module import Module, traceable
 from tracejit.nn.weighting import aligned, alike, floats, quotient
 from tracejit.ops import core
 from tracejit.ops.elementwise import cast
@@ -72,8 +72,8 @@ class Metric(Module):
             variable.assign(start)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        self.update_state(*args, **kwargs)
-        return self.result()
+        traceable(self.update_state)(*args, **kwargs)
+        return traceable(self.result)()  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<tj.metrics.{type(self).__name__} {self.name}>"
@@ -158,4 +158,4 @@ class MeanMetricWrapper(Mean):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
         true, pred = core.strong(core.as_tensor(y_true)), core.strong(core.as_tensor(y_pred))
-        super().update_state(self._fn(true, pred, **self._arguments), sample_weight)
+        super().update_state(traceable(self._fn)(true, pred, **self._arguments), sample_weight)

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from tracejit.checkpoints import safetensors_for
-from tracejit.dtypes import float64
+from tracejit.dtypes import default_float, float64
 from tracejit.nn import losses, training
 from tracejit.nn.callbacks import History
 from tracejit.nn.module import Layer, Module, children, traceable
-from tracejit.ops.core import full
+from tracejit.nn.weighting import aligned
+from tracejit.ops.core import cast, full
 from tracejit.tape import GradientTape
 from tracejit.tensor import Tensor
 from tracejit.trees import flatten
@@ -124,20 +125,21 @@ class Model(Layer):
         return self(data[0], training=False)
 
     def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
-        """The loss of a batch, and what regularizers add. Subclasses may have their own."""
-        total = self._loss_of_outputs(y, y_pred, sample_weight)
+        """The loss of a batch, without what `compute_mask` says is not there, and what regularizers add. Subclasses may
+        have their own."""
+        total = self._loss_of_outputs(y, y_pred, sample_weight, self.compute_mask(x))
         for penalty in self.losses:
             total = total + penalty
         return total
 
-    def _loss_of_outputs(self, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def _loss_of_outputs(self, y: Any, y_pred: Any, sample_weight: Any, mask: Any) -> Any:
         loss = self._compiled("compute_loss").loss
         if loss is None:
             raise ValueError(f"{self.name}: compile was given no loss; give one, or define compute_loss or train_step")
         if y is None:
             raise ValueError(f"{self.name}: the loss compares predictions with targets, but no targets (y) were given")
         if isinstance(loss, losses.Loss):
-            return loss(y, y_pred, sample_weight)
+            return loss(y, y_pred, sample_weight) if mask is None else loss(y, y_pred, sample_weight, mask)
         names: Any = loss if isinstance(loss, dict) else range(len(loss))
         total: Any = None
         for name in names:
@@ -150,9 +152,13 @@ class Model(Layer):
         """Take a batch into the metrics; gives all of them."""
         t = self._compiled("compute_metrics")
         t.mean_loss.update_state(loss, sample_weight=_rows(x))
+        mask = self.compute_mask(x) if t.metrics else None
+        if mask is not None:
+            real = cast(mask, default_float())
+            sample_weight = real if sample_weight is None else real * aligned(real, sample_weight)
         for m in t.metrics:
-            m.update_state(y, y_pred, sample_weight=sample_weight)
-        return {m.name: m.result() for m in self.metrics}
+            traceable(m.update_state)(y, y_pred, sample_weight=sample_weight)
+        return {m.name: traceable(m.result)() for m in self.metrics}
 
     def fit(
         self,

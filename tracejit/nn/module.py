@@ -335,7 +335,8 @@ class Layer(Module):
     _waiting: dict[str, Any] | None = None  # values for its Variables, until it is built
     _takes_training = False
     _takes_mask = False
-    _keeps_mask = False  # whether each step of the result belongs to the same step of the input
+    supports_masking = False  # whether each step of the result belongs to the same step of the input
+    _makes_mask = False  # whether `compute_mask` looks at the input
     _not_owned = frozenset(("_waiting", "_penalties"))
 
     def __init__(
@@ -346,7 +347,7 @@ class Layer(Module):
         name: str | None = None,
         input_shape: Sequence[int | None] | None = None,
     ):
-        """input_shape: that of one example, for the first layer of a model; it is then built at once."""
+        """input_shape: that of one example, for the first layer of a `Sequential`, which then builds it at once."""
         if not trainable:
             self.trainable = False
         if name is not None:
@@ -361,6 +362,8 @@ class Layer(Module):
             cls.built = False
         parameters = inspect.signature(cls.call).parameters
         cls._takes_training, cls._takes_mask = "training" in parameters, "mask" in parameters
+        if "compute_mask" in vars(cls) and "_makes_mask" not in vars(cls):
+            cls._makes_mask = True
 
     @property
     def dtype(self) -> np.dtype:
@@ -397,9 +400,10 @@ class Layer(Module):
 
     @aside
     def compute_mask(self, x: Any, mask: Any = None) -> Any:
-        """Which steps of the result are real, from which steps of the input are; None for all. A `Sequential` hands
-        masks on: what this gives goes to the next layer, as `mask=` if its `call` has that parameter."""
-        return mask if self._keeps_mask else None
+        """Which steps of the result are real, from which steps of the input are; None for all. A layer whose steps
+        stay what they are says `supports_masking = True`. A `Sequential` hands masks on: what this gives goes to the
+        next layer, as `mask=` if its `call` has that parameter. What a model gives goes to losses and metrics."""
+        return mask if self.supports_masking else None
 
     def add_weight(
         self,

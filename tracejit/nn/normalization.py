@@ -22,7 +22,7 @@ from tracejit.variable import Variable
 class _Normalization(Layer):
     """What all of them share: gamma, which scales, and beta, which is added."""
 
-    _keeps_mask = True
+    supports_masking = True
 
     def __init__(
         self,

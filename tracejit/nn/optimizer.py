@@ -21,14 +21,14 @@ import numpy as np
 
 from tracejit.dtypes import float64
 from tracejit.function import Function
-from tracejit.nn.module import Module
+from tracejit.nn.module import Module, traceable
 from tracejit.nn.schedules import LearningRateSchedule
 from tracejit.ops import core
 from tracejit.ops.control import cond
 from tracejit.ops.elementwise import cast, clip, maximum, sqrt, square, where
 from tracejit.ops.reduction import sum
 from tracejit.tape import GradientTape
-from tracejit.tensor import Tensor, state
+from tracejit.tensor import Tensor, recording, state
 from tracejit.trace.reading import aside
 from tracejit.variable import Variable
 
@@ -123,8 +123,8 @@ class Optimizer(Module):
     def _rate_now(self) -> Tensor:
         if isinstance(self._rate, Variable):
             return self._rate.read_value()
-        return cast(self._rate(self.iterations) if isinstance(self._rate, LearningRateSchedule) else self._rate(),
-                    float64)
+        rate = traceable(self._rate)
+        return cast(rate(self.iterations) if isinstance(self._rate, LearningRateSchedule) else rate(), float64)
 
     @property
     def iterations(self) -> Any:
@@ -178,14 +178,14 @@ class Optimizer(Module):
 
     @aside
     def build(self, variables: Iterable[Variable]) -> None:
-        """Make the slots of these Variables. Not needed: the first step does it. Before the first call of a compiled
-        step, it saves the second trace."""
+        """Make the slots of these Variables. Not needed: the first step does it."""
         known = {id(v) for v in self._trained}
-        for variable in variables:
-            if id(variable) not in known:
-                known.add(id(variable))
-                self._trained.append(variable)
-                self._slots.append(self._new_slots(variable, len(self._slots)))
+        with recording(None):  # not part of a trace under way, which then serves later calls too
+            for variable in variables:
+                if id(variable) not in known:
+                    known.add(id(variable))
+                    self._trained.append(variable)
+                    self._slots.append(self._new_slots(variable, len(self._slots)))
 
     def _checked(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> tuple[list[Tensor], list[Variable]]:
         """The gradients that are not None and their Variables."""
@@ -243,7 +243,7 @@ class Optimizer(Module):
         for g, v, kept in zip(self._clipped(gradients), trained, slots):
             if self.weight_decay is not None and self._decays(v):
                 v.assign_sub(v * cast(rate * self.weight_decay, v.dtype))
-            self.update(v, g, *(cast(c, v.dtype) for c in common), **self._of_rule(kept))
+            traceable(self.update)(v, g, *(cast(c, v.dtype) for c in common), **self._of_rule(kept))
 
     @aside
     def _slots_of(self, trained: Sequence[Variable]) -> list[dict[str, Variable]]:

@@ -309,6 +309,8 @@ class RNN(Layer):
             y = states[0] if last is None else last
         return (y, *states) if self.return_state else y
 
+    _makes_mask = False
+
     def compute_mask(self, x: Any, mask: Any = None) -> Any:
         return mask if self.return_sequences else None
 
@@ -444,6 +446,8 @@ class Bidirectional(Layer):
             b = flip(b, axis=1)
         y = self._merged(a, b)
         return (y, *kept) if kept else y
+
+    _makes_mask = False
 
     def compute_mask(self, x: Any, mask: Any = None) -> Any:
         return self.forward_layer.compute_mask(x, mask)

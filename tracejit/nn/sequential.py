@@ -85,10 +85,16 @@ class Sequential(Model):
                 x, mask = traceable(layer)(x), None
         return x
 
+    @property
+    def _makes_mask(self) -> bool:  # type: ignore[override]
+        return any(getattr(layer, "_makes_mask", False) for layer in self.layers)
+
     def compute_mask(self, x: Any, mask: Any = None) -> Any:
-        for layer in self.layers:
+        looking = [k for k, layer in enumerate(self.layers) if getattr(layer, "_makes_mask", False)]
+        for k, layer in enumerate(self.layers):
             mask = layer.compute_mask(x, mask) if isinstance(layer, Layer) else None
-            x = None  # only the first one looks at it
+            if looking and k < looking[-1]:  # a later one looks at its input
+                x = layer(x)
         return mask
 
     def compute_output_shape(self, input_shape: Any) -> Any:

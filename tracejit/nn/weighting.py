@@ -47,7 +47,7 @@ def targets_and_predictions(y_true: Any, y_pred: Any, name: str) -> tuple[Tensor
     return true, pred
 
 
-def aligned(values: Tensor, weight: Any) -> Tensor:
+def aligned(values: Tensor, weight: Any, what: str = "sample_weight") -> Tensor:
     """A weight that broadcasts to `values`: one for each of their first dims is one for all that they hold."""
     w = core.as_tensor(weight)
     w = core.cast(w, values.dtype)
@@ -56,12 +56,12 @@ def aligned(values: Tensor, weight: Any) -> Tensor:
     if w.ndim < values.ndim and w.shape == values.shape[: w.ndim]:
         w = reshaped(w, w.shape + (1,) * (values.ndim - w.ndim))
     try:
-        fits = core.broadcast_shape("sample_weight", [values.shape, w.shape]) == values.shape
+        fits = core.broadcast_shape(what, [values.shape, w.shape]) == values.shape
     except ValueError:
         fits = False
     if not fits:
         hint = "; give targets and predictions of one dim a last one of size 1" if not values.shape else ""
-        raise ValueError(f"sample_weight of shape {core.as_tensor(weight).shape} does not fit values of shape "
+        raise ValueError(f"{what} of shape {core.as_tensor(weight).shape} does not fit values of shape "
                          f"{values.shape}{hint}")
     return w
 

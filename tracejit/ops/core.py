@@ -433,6 +433,7 @@ def rebind(handle: Tensor, value: Tensor) -> None:
     """Make `handle` stand for `value` from now on (augmented and item assignment)."""
     if state.trace is not None:
         state.trace.written(handle)
+        value = state.trace.read(value)  # one from around a branch or body is captured by it
     handle._value = value._value
 
 
