@@ -684,7 +684,7 @@ def reduce_with(op: Op, rule: DtypeRule, t: Tensor, axis: Any, keepdims: bool) -
         raise TypeError(f"{op.name}: {error}") from None
     axes = normalize_axes(op.name, axis, t.ndim)
     out = apply(op, (wide,), {"axis": axes})
-    if t.dtype == dtypes.float16 and wide.dtype != t.dtype:
+    if t.dtype == dtypes.float16 and wide.dtype == dtypes.float32:
         out = cast(out, t.dtype)
     if keepdims:
         shape = tuple(1 if a in axes else n for a, n in enumerate(t.shape))

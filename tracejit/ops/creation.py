@@ -301,7 +301,8 @@ def _triangle(name: str, x: Any, k: Any, lower: bool) -> Tensor:
         raise ValueError(f"{name}: needs at least two dims, got shape {t.shape}")
     k = operator.index(k) if lower else operator.index(k) - 1
     below = core.broadcast_to(_below(t.shape[-2:], k), t.shape)
-    return ew.where(below, t, 0) if lower else ew.where(below, 0, t)
+    zero = core.full(0, (), t.dtype)
+    return ew.where(below, t, zero) if lower else ew.where(below, zero, t)
 
 
 @composite(numpy=np.tril)

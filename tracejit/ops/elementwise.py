@@ -340,9 +340,12 @@ def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: 
     if out is not None:
         raise TypeError("clip: tensors are values, so out= is not supported; assign the result")
     low, high = (a_min if min is None else min), (a_max if max is None else max)
-    x = core.alias(as_tensor(x)) if low is None and high is None else as_tensor(x)
-    x = x if low is None else maximum(x, low)
-    return x if high is None else minimum(x, high)
+    t = core.alias(as_tensor(x)) if low is None and high is None else as_tensor(x)
+    if t.dtype.kind in "iu":  # a number beyond all integers of the dtype is no limit
+        known = np.iinfo(t.dtype)
+        low, high = (builtins.min(builtins.max(v, known.min), known.max) if type(v) is int else v for v in (low, high))
+    t = t if low is None else maximum(t, low)
+    return t if high is None else minimum(t, high)
 
 
 expose(clip, numpy=np.clip, method=True)
@@ -375,10 +378,9 @@ def heaviside(x1: Any, x2: Any) -> Tensor:
     >>> heaviside([-1.0, 0.0, 2.0], 0.5).tolist()
     [0.0, 0.5, 1.0]
     """
-    a = strong(x1)
-    a = core.cast(a, floating(a.dtype)[0])
-    step = core.cast(a > 0, a.dtype)
-    return where(a == 0, x2, where(a != a, a, step))
+    (a, b), dtype, _ = core.convert("heaviside", (x1, x2), core.real_floating)
+    a = as_tensor(a, dtype)
+    return where(a == 0, b, where(a != a, a, core.cast(a > 0, dtype)))
 
 
 expose(heaviside, numpy=np.heaviside)

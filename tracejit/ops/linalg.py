@@ -190,7 +190,8 @@ def vdot(x1: Any, x2: Any, /) -> Tensor:
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """Sum of conj(x1) * x2 over one axis; the others broadcast."""
     a, b = promoted("vecdot", x1, x2)
-    return _sum((ew.conj(a) if a.dtype.kind == "c" else a) * b, axis=axis)  # type: ignore[operator]
+    products = (ew.conj(a) if a.dtype.kind == "c" else a) * b  # type: ignore[operator]
+    return core.cast(_sum(products, axis=axis), a.dtype)  # a narrow integer wraps, as in every product
 
 
 @composite(numpy=np.kron)

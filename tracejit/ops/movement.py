@@ -83,10 +83,17 @@ def extents_of(shape: Any) -> tuple[int, ...]:
     return found
 
 
-def reshape(x: Any, shape: Any, *more: int, copy: bool | None = None) -> Tensor:
+def by_columns(name: str, order: str) -> bool:
+    """Whether elements are counted with the first dim running fastest. Tensors have no other order than "C"."""
+    if order not in ("C", "F", "A", "K"):
+        raise ValueError(f"{name}: order must be C, F, A or K, got {order!r}")
+    return order == "F"
+
+
+def reshape(x: Any, shape: Any, *more: int, order: str = "C", copy: bool | None = None) -> Tensor:
     """The same elements, in row-major order, in another shape; one extent may be -1 (found from the size).
 
-    Raises ValueError if the number of elements differs.
+    With `order` "F" the first dim runs fastest. Raises ValueError if the number of elements differs.
 
     >>> reshape([[1, 2, 3], [4, 5, 6]], (3, -1))
     tj.Tensor(
@@ -94,6 +101,8 @@ def reshape(x: Any, shape: Any, *more: int, copy: bool | None = None) -> Tensor:
      [3 4]
      [5 6]], shape=(3, 2), dtype=int32)
     """
+    if by_columns("reshape", order):
+        return transpose(reshape(transpose(x), shape_of((shape, *more) if more else shape)[::-1]))
     if not state.active and type(x) is Tensor:
         try:
             return wrap(x._value.reshape((shape, *more) if more else shape))  # type: ignore[union-attr]

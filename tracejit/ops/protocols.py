@@ -12,13 +12,8 @@ import numpy as np
 
 from tracejit.ops.core import as_tensor
 from tracejit.ops.elementwise import where
-from tracejit.ops.shaping import concat, ravel
 from tracejit.ops.sorting import nonzero
 from tracejit.tensor import NUMPY_FUNCTIONS, Tensor
-
-
-def _append(arr: Any, values: Any, axis: int | None = None) -> Tensor:
-    return concat([ravel(arr), ravel(values)]) if axis is None else concat([arr, values], axis)
 
 
 def _where(condition: Any, *values: Any) -> Any:
@@ -50,7 +45,7 @@ NUMPY_FUNCTIONS.update({
     np.size: _size,
     np.iscomplexobj: lambda x: as_tensor(x).dtype.kind == "c",
     np.isrealobj: lambda x: as_tensor(x).dtype.kind != "c",
-    np.append: _append,
+    np.around: np.round,
     np.where: _where,
     np.shares_memory: lambda a, b, max_work=None: False,
     np.may_share_memory: lambda a, b, max_work=None: False,

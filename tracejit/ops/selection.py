@@ -14,6 +14,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.ops import core
+from tracejit.ops import elementwise as ew
 from tracejit.ops.core import as_tensor, broadcast_shape, cast, composite, normalize_axis, strong
 from tracejit.ops.indexing import MODES, pick, put
 from tracejit.ops.movement import extents_of, iota, moved_axis, permuted, reshaped
@@ -29,17 +30,28 @@ def _indices(name: str, x: Any) -> Tensor:
 
 
 @composite(numpy=np.take, method=True)
-def take(x: Any, indices: Any, axis: int | None = None) -> Tensor:
+def take(x: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Tensor:
     """The slices at `indices` along `axis` (single elements of all of `x` if None).
+
+    mode: what an index out of range means: "raise" an IndexError (negative ones count from the end), "wrap" around, or
+    "clip" to the nearest (then negative ones mean the first).
 
     >>> take([[1, 2], [3, 4]], [1, 0], axis=1).tolist()
     [[2, 1], [4, 3]]
     """
+    if out is not None:
+        raise TypeError("take: tensors are values, so out= is not supported; assign the result")
     t, i = strong(x), _indices("take", indices)
     t, k = (ravel(t), 0) if axis is None else (t, normalize_axis("take", axis, t.ndim))
-    out = pick(t, (i,), (k,))
+    if mode not in ("raise", "wrap", "clip"):
+        raise ValueError(f"take: mode must be raise, wrap or clip, got {mode!r}")
+    if mode != "raise":
+        if not t.shape[k] and i.size:
+            raise IndexError(f"take: axis {k} of shape {t.shape} is empty")
+        i = i % t.shape[k] if mode == "wrap" else ew.minimum(ew.maximum(i, 0), t.shape[k] - 1)  # type: ignore[operator]
+    found = pick(t, (i,), (k,))
     n = i.ndim
-    return permuted(out, (*range(n, n + k), *range(n), *range(n + k, out.ndim)))
+    return permuted(found, (*range(n, n + k), *range(n), *range(n + k, found.ndim)))
 
 
 def _every_axis(t: Tensor, indices: Tensor, axis: int) -> list[Tensor]:

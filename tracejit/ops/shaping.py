@@ -7,6 +7,7 @@ joining and splitting (concat, stack, split, ...), repeating and moving along ax
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from tracejit.ops.linalg import diagonal, swapped
 from tracejit.ops.movement import (
     along,
     broadcast_to,
+    by_columns,
     embed,
     joined,
     moved_axis,
@@ -114,16 +116,20 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
 
 
 @composite(numpy=np.ravel, method=True)
-def ravel(x: Any) -> Tensor:
-    """All elements in one dim, in row-major order."""
+def ravel(x: Any, order: str = "C") -> Tensor:
+    """All elements in one dim: in row-major order, or with the first dim running fastest if `order` is "F".
+
+    >>> ravel([[1, 2], [3, 4]], "F").tolist()
+    [1, 3, 2, 4]
+    """
     t = strong(x)
-    return reshaped(t, (t.size,))
+    return reshaped(transpose(t) if by_columns("ravel", order) else t, (t.size,))
 
 
 @composite(method=True)
-def flatten(x: Any) -> Tensor:
-    """All elements in one dim, in row-major order."""
-    return ravel(x)
+def flatten(x: Any, order: str = "C") -> Tensor:
+    """As `ravel`."""
+    return ravel(x, order)
 
 
 def _at_least(name: str, numpy: Any, grow: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -287,6 +293,111 @@ dstack = _stacked("dstack", np.dstack, atleast_3d, 2, "Tensors joined along the 
 column_stack = _stacked("column_stack", np.column_stack,
                         lambda x: t if (t := strong(x)).ndim > 1 else reshaped(t, (t.size, 1)), 1,
                         "Vectors as the columns of a matrix.")
+
+
+@composite(numpy=np.block)
+def block(arrays: Any) -> Tensor:
+    """Nested lists of tensors as one: the innermost lists are joined along the last dim, those around them along the
+    one before, and so on. What has fewer dims than the lists are deep gets new ones in front.
+
+    Raises ValueError for an empty list, and for lists of different depths.
+
+    >>> block([[np.eye(2), np.zeros((2, 1))], [np.ones((1, 3))]]).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+    """
+    ndim = 0
+
+    def depth(item: Any) -> int:
+        nonlocal ndim
+        if not isinstance(item, list):
+            ndim = builtins.max(ndim, as_tensor(item).ndim)
+            return 0
+        depths = {depth(part) for part in item}
+        if len(depths) != 1:
+            raise ValueError("block: an empty list" if not depths else f"block: lists of the depths {sorted(depths)}")
+        return depths.pop() + 1
+
+    deep = depth(arrays)
+    ndim = builtins.max(ndim, deep)
+
+    def build(item: Any, level: int) -> Tensor:
+        if level:
+            return concat([build(part, level - 1) for part in item], ndim - level)
+        t = as_tensor(item)
+        return reshaped(t, (1,) * (ndim - t.ndim) + t.shape)
+
+    return alias(build(arrays, deep))
+
+
+# -- taking in and leaving out -----------------------------------------------------------------------------------------
+@composite(numpy=np.append)
+def append(x: Any, values: Any, axis: int | None = None) -> Tensor:
+    """`values` after `x` along `axis`; all elements of both in one dim if it is None.
+
+    >>> append([1, 2], [[3], [4]]).tolist()
+    [1, 2, 3, 4]
+    """
+    return concat([ravel(x), ravel(values)]) if axis is None else concat([x, values], axis)
+
+
+@composite(numpy=np.insert)
+def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
+    """`x` with `values` put in front of the places `obj` along `axis` (None: of all elements in one dim).
+
+    obj: an integer, in front of which all of `values` goes; or a slice, integers or a mask, one value for each. They
+    must be known. IndexError for a place beyond the end.
+
+    >>> insert([1, 2, 3], 1, [8, 9]).tolist(), insert([1, 2, 3], [0, 3], 9).tolist()
+    ([1, 8, 9, 2, 3], [9, 1, 2, 3, 9])
+    """
+    t = strong(x)
+    t, k = (ravel(t), 0) if axis is None else (t, normalize_axis("insert", axis, t.ndim))
+    n = operator.index(t.shape[k])
+    v = cast(as_tensor(values), t.dtype)
+    v = reshaped(v, (1,) * (t.ndim - v.ndim) + v.shape)
+    places = np.arange(n)[obj] if isinstance(obj, slice) else np.asarray(obj)
+    places = np.flatnonzero(places) if places.dtype.kind == "b" else places
+    if places.size and (places.dtype.kind not in "iu" or places.ndim > 1):
+        raise IndexError(f"insert: places must be integers, got {obj!r}")
+    if not places.ndim:  # a single place takes them all
+        v = permuted(v, moved_axis(t.ndim, 0, k))
+        places = np.repeat(places, operator.index(v.shape[k]))
+    places = places.astype(np.int64)
+    if places.size and not -n <= places.min() <= places.max() <= n:
+        raise IndexError(f"insert: place {obj!r} is out of bounds for axis {k} of size {n}")
+    v = core.broadcast_to(v, (*t.shape[:k], places.size, *t.shape[k + 1:]))
+    places = np.where(places < 0, places + n, places)
+    shown = np.insert(np.arange(n), places, np.arange(n, n + places.size))
+    return alias(shown_along(joined([t, v], k), k, shown))
+
+
+@composite(numpy=np.delete)
+def delete(x: Any, obj: Any, axis: int | None = None) -> Tensor:
+    """`x` without the slices `obj` (an integer, a slice, integers or a mask; known) along `axis` (None: in one dim).
+
+    >>> delete([[1, 2, 3], [4, 5, 6]], 1, axis=1).tolist()
+    [[1, 3], [4, 6]]
+    """
+    t = strong(x)
+    t, k = (ravel(t), 0) if axis is None else (t, normalize_axis("delete", axis, t.ndim))
+    left = np.delete(np.arange(operator.index(t.shape[k])), np.asarray(obj) if isinstance(obj, Tensor) else obj)
+    return alias(shown_along(t, k, left))
+
+
+@composite(numpy=np.resize)
+def resize(x: Any, new_shape: Any) -> Tensor:
+    """The elements in row-major order in another shape, from the start again if they do not suffice.
+
+    >>> resize([1, 2, 3], (2, 2)).tolist()
+    [[1, 2], [3, 1]]
+    """
+    t, shape = ravel(x), shape_of(new_shape)
+    if any(n < 0 for n in shape):
+        raise ValueError(f"resize: extents must not be negative, got {shape}")
+    size = math.prod(shape)
+    if not t.size:
+        return core.full(0, shape, t.dtype)
+    return reshaped(along(tile(t, -(-size // t.size)), 0, 0, size), shape)
 
 
 # -- repeating and moving along axes -----------------------------------------------------------------------------------
@@ -498,6 +609,12 @@ def diag(x: Any, k: int = 0) -> Tensor:
     return reshaped(embed(t, (n * n,), (k if k >= 0 else -k * n,), (n + 1,)), (n, n))
 
 
+@composite(numpy=np.diagflat)
+def diagflat(x: Any, k: int = 0) -> Tensor:
+    """A matrix with all elements of `x` on its k-th diagonal."""
+    return diag(ravel(x), k)
+
+
 # -- methods -----------------------------------------------------------------------------------------------------------
 def _transpose_method(self: Tensor, *axes: Any) -> Tensor:
     """Dims in the order given (as numbers or one sequence); reversed if none are."""
@@ -513,5 +630,6 @@ __all__ = [
     "permute_dims", "matrix_transpose", "moveaxis", "swapaxes", "expand_dims", "squeeze",
     "broadcast_arrays", "broadcast_shapes", "ravel", "flatten", "atleast_1d", "atleast_2d", "atleast_3d",
     "concat", "concatenate", "stack", "unstack", "split", "array_split", "hstack", "vstack", "dstack", "column_stack",
-    "tile", "repeat", "roll", "flip", "flipud", "fliplr", "rot90", "pad", "diag",
+    "block", "append", "insert", "delete", "resize", "tile", "repeat", "roll", "flip", "flipud", "fliplr", "rot90",
+    "pad", "diag", "diagflat",
 ]

@@ -16,7 +16,9 @@ from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.comparison import equal, isnan, not_equal
 from tracejit.ops.core import composite, floating, normalize_axes, strong
+from tracejit.ops.cumulative import cumprod, cumsum
 from tracejit.ops.elementwise import where
+from tracejit.ops.linalg import diagonal, product, swapped
 from tracejit.ops.marks import stop_gradient
 from tracejit.ops.movement import permuted, reshaped
 from tracejit.ops.reduction import any as _any
@@ -26,6 +28,7 @@ from tracejit.ops.reduction import max as _max
 from tracejit.ops.reduction import min as _min
 from tracejit.ops.reduction import prod as _prod
 from tracejit.ops.reduction import sum as _sum
+from tracejit.ops.shaping import concat
 from tracejit.ops.special import exp, log, pow
 from tracejit.tensor import Tensor
 
@@ -156,12 +159,73 @@ def ptp(x: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> T
 
 @composite(numpy=np.count_nonzero)
 def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    """How many elements over `axis` are not zero, in the default integer dtype.
+    """How many elements over `axis` are not zero, int64.
 
     >>> count_nonzero([[0, 1], [2, 3]], axis=1).tolist()
     [1, 2]
     """
-    return _sum(not_equal(x, 0), axis, keepdims=keepdims)
+    return _sum(not_equal(x, 0), axis, dtypes.int64, keepdims=keepdims)
+
+
+@composite(numpy=np.cov)
+def cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
+        aweights: Any = None, *, dtype: Any = None) -> Tensor:
+    """Covariances of the rows of `m` (and `y`), or of the columns if not `rowvar`: a matrix, a number for one row.
+
+    Divided by n - ddof; ddof is 1, or 0 with `bias`. fweights: how often each observation counts; aweights: how much.
+
+    >>> cov([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    t, result = _observations("cov", m, y, rowvar, dtype)
+    if ddof is None:
+        ddof = 0 if bias else 1
+    if fweights is None and aweights is None:
+        away, divisor = t - mean(t, 1, keepdims=True), max(t.shape[1] - ddof, 0)  # type: ignore[operator]
+        weighed = away
+    else:
+        given = [core.cast(strong(w), dtypes.real_part(t.dtype)) for w in (fweights, aweights) if w is not None]
+        w = given[0] * given[1] if len(given) == 2 else given[0]  # type: ignore[operator]
+        if w.shape != t.shape[1:]:
+            raise ValueError(f"cov: weights of shape {w.shape} for {t.shape[1]} observations")
+        total = _sum(w)
+        away = t - _sum(t * w, 1, keepdims=True) / total  # type: ignore[operator]
+        weighed = away * w  # type: ignore[operator]
+        lost = ddof if aweights is None else ddof * _sum(w * given[-1]) / total  # type: ignore[operator]
+        divisor = ew.maximum(total - lost, 0)
+    other = swapped(weighed)
+    found = product(away, ew.conj(other) if t.dtype.kind == "c" else other) / divisor  # type: ignore[operator]
+    return core.cast(reshaped(found, ()) if found.shape == (1, 1) else found, result)
+
+
+def _observations(name: str, m: Any, y: Any, rowvar: bool, dtype: Any) -> tuple[Tensor, np.dtype]:
+    """A matrix with a row for each variable and a column for each observation."""
+    parts = []
+    for x in (m,) if y is None else (m, y):
+        t = strong(x)
+        if t.ndim > 2:
+            raise ValueError(f"{name}: needs vectors or matrices, got shape {t.shape}")
+        t = reshaped(t, (1, t.size)) if t.ndim < 2 else t
+        parts.append(t if rowvar or t.shape[0] == 1 else swapped(t))
+    both = parts[0] if y is None else concat(parts)
+    return _working(both, dtype)
+
+
+@composite(numpy=np.corrcoef)
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Tensor:
+    """Correlations of the rows of `x` (and `y`), or of the columns if not `rowvar`, between -1 and 1.
+
+    >>> corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    c = cov(x, y, rowvar, dtype=dtype)
+    if not c.ndim:
+        return c / c  # type: ignore[operator]
+    size = ew.sqrt(ew.real(diagonal(c)))
+    found = c / reshaped(size, (size.size, 1)) / size  # type: ignore[operator]
+    if found.dtype.kind == "c":
+        return ew.make_complex(*(ew.clip(part, -1, 1) for part in (ew.real(found), ew.imag(found))))
+    return ew.clip(found, -1, 1)
 
 
 # -- sums of exponentials ----------------------------------------------------------------------------------------------
@@ -243,7 +307,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> T
 def _vector_norm(t: Tensor, ord: Any, axis: int, keepdims: bool) -> Tensor:
     size = ew.abs(t)
     if ord == INF:
-        return _max(size, axis, keepdims=keepdims)
+        return _max(size, axis, keepdims=keepdims, initial=None if t.shape[axis] else 0)
     if ord == -INF:
         return _min(size, axis, keepdims=keepdims)
     if ord == 0:
@@ -337,6 +401,22 @@ def nanstd(x: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: 
     return std(t, axis, dtype, out, ddof, keepdims, correction=correction, where=numbers)
 
 
+@composite(numpy=np.nancumsum)
+def nancumsum(x: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Tensor:
+    """`cumsum` with nan taken as 0.
+
+    >>> nancumsum([1.0, float("nan"), 3.0]).tolist()
+    [1.0, 1.0, 4.0]
+    """
+    return cumsum(_without_nan(x, 0)[0], axis, dtype, out)
+
+
+@composite(numpy=np.nancumprod)
+def nancumprod(x: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Tensor:
+    """`cumprod` with nan taken as 1."""
+    return cumprod(_without_nan(x, 1)[0], axis, dtype, out)
+
+
 def _nan_extreme(x: Any, axis: Any, keepdims: bool, find: Any, beyond: float) -> Tensor:
     t, numbers = _without_nan(x, beyond)
     found = find(t, axis, keepdims=keepdims)
@@ -372,6 +452,7 @@ def nanargmin(x: Any, axis: Any = None, out: None = None, *, keepdims: bool = Fa
 
 
 __all__ = [
-    "average", "count_nonzero", "log_softmax", "logsumexp", "matrix_norm", "mean", "nanargmax", "nanargmin", "nanmax",
-    "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "norm", "ptp", "softmax", "std", "var", "vector_norm",
+    "average", "corrcoef", "count_nonzero", "cov", "log_softmax", "logsumexp", "matrix_norm", "mean", "nanargmax",
+    "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar",
+    "norm", "ptp", "softmax", "std", "var", "vector_norm",
 ]
