@@ -123,6 +123,31 @@ def test_rebinding_through_closures_and_attributes() -> None:
     assert isinstance(v, tj.Variable)
 
 
+def test_rebinding_in_containers() -> None:
+    first, second = tj.Variable(1.0), tj.Variable(2.0)
+    row, table = [first, 5.0], {"w": second}
+
+    def in_a_list(a):
+        row[0] = row[0] * a
+        return row[0]
+
+    def in_a_dict(a):
+        table["w"] = table["w"] * a
+        return table["w"]
+
+    def in_place(a):
+        table["w"] += a
+        return table["w"] * 1
+
+    with pytest.raises(tj.TracerError, match=r"row\[0\] is a Variable and was rebound to a tensor; use row"):
+        tj.function(in_a_list)(2.0)
+    with pytest.raises(tj.TracerError, match=r"table\['w'\] is a Variable and was rebound to a tensor"):
+        tj.function(in_a_dict)(2.0)
+    assert row[0] is first and table["w"] is second
+    f = tj.function(in_place)
+    assert [float(f(2.0)) for _ in range(3)] == [4, 6, 8] and table["w"] is second
+
+
 # -- Variables made inside
 def test_create_once() -> None:
     class Dense:

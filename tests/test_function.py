@@ -61,10 +61,36 @@ async def asynchronous_generator(v):
     yield v
 
 
-@pytest.mark.parametrize("f", [generator, coroutine, asynchronous_generator, functools.partial(generator, 1), 3, "f"])
+class CallableGenerator:
+    def __call__(self, v):
+        yield v
+
+
+@pytest.mark.parametrize("f", [generator, coroutine, asynchronous_generator, functools.partial(generator, 1),
+                               CallableGenerator(), 3, "f"])
 def test_what_cannot_be_decorated(f: Any) -> None:
     with pytest.raises(TypeError, match="function: "):
         tj.function(f)
+
+
+class Box:
+    def __init__(self, content=None):
+        self.content = content
+
+
+def test_results_that_would_give_traced_values_away() -> None:
+    for f, message in (
+        (lambda v: (t for t in v), "returns a generator, whose elements would be made after"),
+        (lambda v: [map(abs, [v])], "returns a map"),
+        (lambda v: {"k": v}.items(), "returns a dict_items"),
+        (lambda v: {"box": Box(v * 2)}, r"returns a Box, in which 'content' is a traced tensor \(made at .*\.py:\d+\)"),
+        (lambda v: lambda: v, "returns the function <lambda>, in which 'v' is a traced tensor"),
+    ):
+        with pytest.raises(tj.TracerError, match=message):
+            tj.function(f)(x())
+    box, inside = Box(3.0), Box(x())
+    assert tj.function(lambda v: box)(x()) is box and tj.function(lambda v: (v, inside))(x())[1] is inside
+    assert tj.function(lambda v: np.sin)(x()) is np.sin
 
 
 def test_generators_inside() -> None:

@@ -739,12 +739,13 @@ def function(
     if not callable(f):
         raise TypeError(f"function: {f!r} is not callable")
     inner = f.func if isinstance(f, functools.partial) else f
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+    called = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner).__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise TypeError(
             f"function: {getattr(inner, '__name__', inner)} is a generator, which cannot be compiled as a whole; use "
             f"it inside a function, or return a tuple"
         )
-    if inspect.iscoroutinefunction(inner):
+    if inspect.iscoroutinefunction(called):
         raise TypeError(f"function: {getattr(inner, '__name__', inner)} is a coroutine, which cannot be compiled")
     _totals.functions += 1
     _count_decoration(inner)

@@ -78,6 +78,7 @@ class Reach:
         arrays = {**self.reading.passed, **self.reading.computed}
         self._contents = {c: contents(r.value) for c, r in arrays.items() if r.value.nbytes <= MAX_ARRAY}
         self._members = {c: members(ref.value) for c, (ref, _) in self.reading.mutated.items()}
+        self._variables = [r for ref, _ in self.reading.mutated.values() for r in _variables_in(ref)]
         self._inputs: set[int] = set()  # ids of the arrays that ops have asked for
         for code, ref in self.reading.computed.items():
             if code not in self._contents:
@@ -162,7 +163,7 @@ class Reach:
     def check_rebound(self) -> TracerError | None:
         """Put Variables back that the trace replaced by tensors; the error for the first of them."""
         error: TracerError | None = None
-        for ref, _ in self.reading.stores.values():
+        for ref in [*(ref for ref, _ in self.reading.stores.values()), *self._variables]:
             if not hasattr(ref.value, "assign_add"):
                 continue
             now = _current(ref)
@@ -337,6 +338,13 @@ def members(x: Any) -> list[Any]:
     pairs = x.items() if isinstance(x, dict) else ((None, v) for v in x)
     found = [(repr(k), repr(v) if isinstance(v, PLAIN) else id(v)) for k, v in pairs]
     return sorted(found, key=str) if isinstance(x, set) else found
+
+
+def _variables_in(ref: Ref) -> list[Ref]:
+    """The Variables that a list or dict holds itself."""
+    x = ref.value
+    pairs = x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ()
+    return [Ref("", v, f"{ref.label}[{k!r}]", x, k) for k, v in pairs if hasattr(v, "assign_add")]
 
 
 class _Opaque(dict[type, bool]):

@@ -8,9 +8,11 @@ Read next: `captures.py` (values from outside), `function.py` (the cache of thes
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, ItemsView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -492,10 +494,32 @@ def _results(
                 f"Return the value and make the text outside, or write it with print"
             )
         else:
+            _refuse_hidden_values(trace, x)
             found.append(Result("static", value=x))
     return outputs, found, spec
 
 
+def _refuse_hidden_values(trace: Trace, x: Any) -> None:
+    """TracerError for a result that is no value itself but holds traced ones: it would give them away unfinished."""
+    if isinstance(x, _LATER):
+        raise TracerError(
+            f"{trace.name} returns a {type(x).__name__}, whose elements would be made after the function has been "
+            f"traced. Return a list or tuple of them"
+        )
+    parts = x.__dict__ if isinstance(getattr(x, "__dict__", None), dict) else {}
+    if isinstance(x, types.FunctionType):
+        parts = inspect.getclosurevars(x).nonlocals
+    for name, t in parts.items():
+        if type(t) is Tensor and isinstance(t._value, Node) and id(t) not in trace.captured:
+            kind = f"the function {x.__name__}" if isinstance(x, types.FunctionType) else f"a {type(x).__name__}"
+            where = f" (made at {t._value.where})" if t._value.where else ""
+            raise TracerError(
+                f"{trace.name} returns {kind}, in which {name!r} is a traced tensor{where}. Return the tensor itself, "
+                f"or a tuple, list, dict, dataclass or registered class with it"
+            )
+
+
+_LATER = (types.GeneratorType, map, filter, zip, enumerate, reversed, ItemsView, ValuesView)
 _MENTION = re.compile(r"<traced [^<>]* #\d+")  # `Trace.mention`
 
 
