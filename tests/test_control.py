@@ -408,3 +408,23 @@ def test_a_branch_writes_a_value_from_around_it_as_it_is() -> None:
         return v.read_value()
 
     assert float(running(tj.constant([1.0, 9.0, 8.0]))) == float(v) == 9.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("start", [0.0, 0, tj.constant(0.0), (0, tj.constant(1))])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_scan_of_no_rows_has_the_dtypes_of_one_of_some(dtype: str, start: Any, rows: int) -> None:
+    def f(x):
+        def turn(carry, r):
+            if isinstance(carry, tuple):
+                return (carry[0] + r, carry[1] * 2), carry[0]
+            return carry + r, carry
+
+        return tj.scan(turn, start, x)
+
+    def kinds(result):
+        return [np.asarray(y).dtype for y in flatten(result)[0]]
+
+    x = tj.zeros(rows, dtype=dtype)
+    wanted = kinds(f(tj.zeros(2, dtype=dtype)))
+    assert kinds(f(x)) == wanted and kinds(tj.function(f, name="f")(x)) == wanted

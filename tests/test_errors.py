@@ -302,6 +302,20 @@ def endless_recursion():
     f(tj.constant(3.0))
 
 
+@program
+def recursion_on_a_traced_value():
+    def factorial(n):
+        if n <= 1:
+            return n
+        return n * factorial(n - 1)  # here
+
+    @tj.function
+    def f(n):
+        return factorial(n)
+
+    f(tj.constant(5))
+
+
 # -- calls -------------------------------------------------------------------------------------------------------------
 @program
 def missing_argument():
@@ -477,7 +491,22 @@ def exception_in_a_callback():
     f(tj.ones(3))
 
 
-EAGER = ("leaked_tracer",)  # fails outside of decorated code
+@program
+def leaked_argument():
+    kept = []
+
+    @tj.function
+    def f(x):
+        kept.append(x)
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f(tj.ones(2))  # here
+    kept[0] + 1
+
+
+EAGER = ("leaked_tracer", "leaked_argument")  # fails outside of decorated code
 
 
 # -- the texts ---------------------------------------------------------------------------------------------------------

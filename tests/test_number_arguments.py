@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,29 @@ def test_truth_values_that_go_round_a_loop_are_bools() -> None:
 
 def test_truth_values_of_many_elements() -> None:
     same(lambda x: (any(v > 39 for v in x), all(v >= 0 for v in x)), (tj.arange(41),), (tj.arange(38) - 1,))
+
+
+_BIG = np.array([0, 1, 5, 2**53, 2**53 + 1, 2**63, 2**63 + 1, 2**64 - 1], "uint64")
+_SIGNED = np.array([0, -1, 6, 2**53 + 1, 2**53, -(2**63), 2**63 - 1, -1], "int64")
+
+
+@pytest.mark.parametrize("compare", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_uint64_against_signed_numbers_is_exact(compare: str) -> None:
+    f = getattr(operator, compare)
+    compiled = tj.function(lambda a, b: f(a, b), name=compare)
+    big = tj.constant(_BIG)
+    for n in (-1, 0, 3, -(2**63), 2**63 - 1):
+        for given, wanted in (((big, n), f(_BIG, n)), ((n, big), f(n, _BIG))):
+            assert f(*given).tolist() == wanted.tolist() and compiled(*given).tolist() == wanted.tolist(), (given, n)
+    for n in (-(2**64), 2**63, 2**65):
+        assert f(big, n).tolist() == tj.function(lambda a, n=n: f(a, n), name="g")(big).tolist() == f(_BIG, n).tolist()
+    for other in (_SIGNED, _SIGNED.astype("int8")):
+        for given, wanted in (((_BIG, other), f(_BIG, other)), ((other, _BIG), f(other, _BIG))):
+            tensors = tuple(map(tj.constant, given))
+            assert f(*tensors).tolist() == wanted.tolist() and compiled(*tensors).tolist() == wanted.tolist()
+
+
+def test_pow_with_a_modulus_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"takes no modulus; write t \*\* n % m"):
+        pow(tj.constant(2), 2, 5)
+    assert int(pow(tj.constant(2), 3)) == 8

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,3 +228,71 @@ def test_a_variable_that_is_only_given_back_is_the_variable() -> None:
     f, g = tj.function(lambda: v), tj.function(lambda x: (x * 2, {"v": v}))
     for _ in range(2):
         assert f() is v and g(tj.ones(2))[1]["v"] is v
+
+
+def in_threads(f: Callable[[], Any], n: int = 4) -> None:
+    threads = [threading.Thread(target=f) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [5, 300_000])
+def test_no_update_of_another_thread_is_lost(size: int) -> None:
+    v = tj.Variable(tj.zeros(size))
+    turns = 400 if size < 10 else 20
+
+    @tj.function
+    def step() -> None:
+        v.assign_add(tj.ones(size))
+        v.assign_sub(tj.full(size, 0.5))
+
+    def work() -> None:
+        nonlocal v
+        for k in range(turns):
+            v.assign_add(tj.ones(size))
+            step()
+            v += 1.0
+            v[k % 3] = v[k % 3]  # of its own value: two steps, but on no element that is looked at below
+
+    step()
+    saved = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(work)
+    finally:
+        sys.setswitchinterval(saved)
+    assert v.numpy()[3:].tolist() == [4 * turns * 2.5 + 0.5] * (size - 3)
+    assert step.trace_count == 1
+
+
+def test_counters_of_compiled_calls_are_exact() -> None:
+    count, total = tj.Variable(0), tj.Variable(0.0)
+
+    @tj.function
+    def step(x: tj.Tensor) -> tj.Tensor:
+        count.assign_add(1)
+        total.assign_add(x)
+        return count + 0
+
+    @tj.function
+    def other(x: tj.Tensor) -> None:  # the same Variables, in another order
+        total.assign_add(x)
+        count.assign_add(1)
+
+    seen: list[int] = []
+
+    def work() -> None:
+        for _ in range(300):
+            seen.append(int(step(tj.constant(2.0))))
+            other(tj.constant(1.0))
+            count.assign_add(1)
+
+    saved = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(work)
+    finally:
+        sys.setswitchinterval(saved)
+    assert int(count) == 3600 and float(total) == 3600.0 and len(set(seen)) == 1200

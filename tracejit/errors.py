@@ -11,6 +11,7 @@ import linecache
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -133,6 +134,23 @@ def last_user_line(error: BaseException) -> str:
         if not is_internal(entry.tb_frame.f_code.co_filename):
             found = f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
     return found
+
+
+def most_repeated(error: BaseException) -> tuple[str, str]:
+    """Name and `file:line` of the call of the user's that a recursion goes through, as an error's traceback shows it: of
+    the lines that stand most often in it, the innermost."""
+    frames = [(e.tb_frame.f_code, e.tb_lineno) for e in _entries(error.__traceback__)]
+    foreign = ("<", os.path.dirname(os.__file__) + os.sep)  # Python's own code
+    users = Counter(
+        (code, line)
+        for code, line in frames
+        if not is_internal(code.co_filename) and not code.co_filename.startswith(foreign)
+    )
+    if not users:
+        return "", ""
+    most = max(users.values())
+    code, line = [k for k, n in users.items() if n >= most - 2][-1]
+    return code.co_qualname.rpartition("<locals>.")[2], f"{code.co_filename}:{line}"
 
 
 def _entries(traceback: types.TracebackType | None) -> Iterator[types.TracebackType]:

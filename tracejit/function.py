@@ -33,7 +33,7 @@ import numpy as np
 from tracejit import config
 from tracejit.config import Options
 from tracejit.dims import Dim, Scope
-from tracejit.errors import boundary, last_user_line, tidy, user_depth, user_line
+from tracejit.errors import boundary, last_user_line, most_repeated, tidy, user_depth, user_line
 from tracejit.ir import Graph, Type
 from tracejit.lower import buffers
 from tracejit.lower.fuse import fuse
@@ -272,9 +272,11 @@ class Function:
     def _endless(self, error: RecursionError) -> RecursionError:
         if error.args and "while it is traced" in str(error.args[0]):
             return error
+        name, where = most_repeated(error)
         return RecursionError(
-            f"{self.name} calls itself without end while it is traced: a recursion must stop on a Python number or a "
-            f"shape, since a traced value does not decide a branch; use tj.while_loop or a Python loop"
+            f"{name or self.name} calls itself at {where}, without end while it is traced: both ways of a condition on "
+            f"a traced value are followed, so a recursion must stop on a Python number or a shape. Write a while loop "
+            f"in place of the recursion, or pass what it stops on as a Python number"
         )
 
     # -- finding and making specialisations ----------------------------------------------------------------------------

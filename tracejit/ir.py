@@ -129,8 +129,9 @@ class Node:
 
     def leaked(self, how: str) -> LeakedTracerError:
         """The error for a traced value that is met outside its trace."""
+        made = f"{self.name or 'a value'}, given" if self.op is INPUT else f"made by {self.op.name}"
         return LeakedTracerError(
-            f"{how}: a traced tensor ({self.type!r}, made by {self.op.name} at {self.where or 'an unknown line'}) "
+            f"{how}: a traced tensor ({self.type!r}, {made} at {self.where or 'an unknown line'}) "
             f"was kept after its function had been traced, so it has no value. Return it from the function, or keep "
             f"state in a Variable.")
 

@@ -1,7 +1,7 @@
 """Locks and forks: a child has only the thread that forked, and would wait for ever for a lock that another one held.
 
 In: a lock. Out: the same lock, which a forked child finds free. Where what it guards must be whole in the child, the
-fork waits until nobody holds it. `once` is a cached property without a lock. Read next: `runtime/pool.py`,
+fork waits until nobody holds it. `updating` holds those of several Variables. `once` is a cached property without a lock. Read next: `runtime/pool.py`,
 `trace/tracer.py` (who needs that).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,6 +30,24 @@ def fork_safe(lock: Any, awaited: bool = False) -> Any:
     else:
         _others.add(lock)
     return lock
+
+
+class updating:
+    """`with updating(handles):` nobody else changes the Variables among these handles. A compiled call reads them, and
+    writes them when it has run."""
+
+    __slots__ = ("locks",)
+
+    def __init__(self, handles: Iterable[Any]):
+        self.locks = [h.lock for h in sorted(handles, key=id) if h.lock is not None]
+
+    def __enter__(self) -> None:
+        for lock in self.locks:
+            lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self.locks:
+            lock.release()
 
 
 class once(Generic[T]):

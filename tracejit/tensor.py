@@ -120,6 +120,7 @@ class Tensor:
     _value: np.ndarray | Node
     _weak = False
     _place = False  # true of Variables: ops take what `read_value` gives
+    lock: Any = None  # of Variables: held while one is read, changed and written
     __array_priority__ = 1000
 
     def __init__(self, value: Any, dtype: Any = None):

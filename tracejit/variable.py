@@ -9,12 +9,15 @@ Read next: `tape.py`.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import numpy as np
 
 from tracejit import dtypes
 from tracejit.ir import Node
+from tracejit.locks import fork_safe
 from tracejit.ops import core
 from tracejit.ops.marks import identity
 from tracejit.quiet import quietly
@@ -29,10 +32,11 @@ class Variable(Tensor):
     <tj.Variable 'Variable:0' shape=(2,) dtype=float32, numpy=array([2., 3.], dtype=float32)>
     """
 
-    __slots__ = ("name", "trainable")
+    __slots__ = ("lock", "name", "trainable")
     _place = True
 
     def __init__(self, value: Any, trainable: bool = True, name: str | None = None, dtype: Any = None):
+        self.lock = fork_safe(threading.RLock())
         self.trainable = bool(trainable)
         self.name = f"{name or 'Variable'}:0"
         trace = state.trace
@@ -51,22 +55,29 @@ class Variable(Tensor):
     # -- writing ---------------------------------------------------------------------------------------------------
     def assign(self, value: Any) -> Variable:
         """Hold `value` from now on. It must have the variable's shape, and a dtype that fits."""
-        core.rebind(self, self._fitting(value, "assign"))
+        new = self._fitting(value, "assign")
+        with self._alone():
+            core.rebind(self, new)
         return self
 
     def assign_add(self, value: Any) -> Variable:
-        """Add `value` in place."""
+        """Add `value` in place. No other thread's update is lost."""
         return self._update(np.add, self._fitting(value, "assign_add"))
 
     def assign_sub(self, value: Any) -> Variable:
         """Subtract `value` in place."""
         return self._update(np.subtract, self._fitting(value, "assign_sub"))
 
+    def _alone(self) -> Any:
+        """Held while the variable is read, changed and written. A trace borrows it for itself anyway."""
+        return self.lock if state.trace is None else contextlib.nullcontext()
+
     def _update(self, ufunc: np.ufunc, value: Tensor) -> Variable:
-        if owned(self):  # nobody else can see the buffer
-            quietly(ufunc, self._value, value._value, out=self._value)
-        else:
-            core.rebind(self, core.NUMPY_FUNCTIONS[ufunc](self, value))
+        with self._alone():
+            if owned(self):  # nobody else can see the buffer
+                quietly(ufunc, self._value, value._value, out=self._value)
+            else:
+                core.rebind(self, core.NUMPY_FUNCTIONS[ufunc](self, value))
         return self
 
     def _fitting(self, value: Any, how: str) -> Tensor:
@@ -117,6 +128,7 @@ class Variable(Tensor):
 def _restore(value: Any, trainable: bool, name: str) -> Variable:
     v: Variable = object.__new__(Variable)
     v._value, v.trainable, v.name = value, trainable, name
+    v.lock = fork_safe(threading.RLock())
     return v
 
 

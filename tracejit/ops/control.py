@@ -398,7 +398,12 @@ def _plain_scan(
         found.append(leaves)
     if not length:  # what a row looks like is known only from a run
         x = None if row_spec is None else unflatten(row_spec, [core.full(0, r.shape[1:], r.dtype) for r in rows])
-        leaves, spec = flatten(f(carry, x)[1])
+        for _ in range(ATTEMPTS):
+            new, row = f(carry, x)
+            before, carry = carry, _promoted(carry, new)
+            if all(a is b for a, b in zip(flatten(before)[0], flatten(carry)[0], strict=True)):
+                break
+        leaves, spec = flatten(row)
         empty = [
             y if Slot.of(y, "").type is None else core.full(0, (0, *core.strong(y).shape), core.strong(y).dtype)
             for y in leaves
@@ -408,6 +413,18 @@ def _plain_scan(
         found.reverse()
     columns = [list(c) for c in zip(*found, strict=True)]
     return carry, unflatten(spec, [c[0] if Slot.of(c[0], "").type is None else stack(c) for c in columns])
+
+
+def _promoted(carry: Any, new: Any) -> Any:
+    """A carry that has gone through no turn, in the dtypes that turns would give it."""
+    leaves, spec = flatten(carry)
+    slots = [Slot.of(x, "") for x in leaves]
+    after = [Slot.of(x, "") for x in flatten(new)[0]]
+    for k, (old, one) in enumerate(zip(slots, after)):
+        if old.type is not None and one.type is not None:
+            dtype, weak = together([old, one])
+            leaves[k] = leaves[k] if weak else old.tensor(dtype)
+    return unflatten(spec, leaves)
 
 
 def map(f: Function, xs: Any) -> Any:

@@ -284,6 +284,26 @@ def _comparable(operands: list[Any], dtype: np.dtype) -> tuple[list[Any], np.dty
     return beyond, dtypes.float64 if outside else dtype
 
 
+def _compare_signs(op: Op, args: Sequence[Any]) -> Tensor | None:
+    """A comparison of uint64 with signed integers, which no dtype holds both: exact, as in NumPy. None if it is not
+    one."""
+    if any(isinstance(x, _PYTHON_NUMBERS) and not isinstance(x, np.generic) for x in args):
+        return None
+    xs = [as_tensor(x) for x in args]
+    signed = [k for k, x in enumerate(xs) if x.dtype.kind == "i"]
+    if len(signed) != 1 or xs[1 - signed[0]].dtype != dtypes.uint64:
+        return None
+    if not state.active:
+        return _wrapped(op.eager(*(x._value for x in xs)))
+    (k,) = signed
+    below = call_elementwise(NUMPY_FUNCTIONS[np.less].op, (xs[k], 0), boolean)  # type: ignore[attr-defined]
+    otherwise = [cast(x, dtypes.uint64) for x in xs]
+    found = call_elementwise(op, otherwise, boolean)
+    if bool(op.eager(*((-1, 0) if k == 0 else (0, -1)))):
+        return NUMPY_FUNCTIONS[np.logical_or](below, found)  # type: ignore[no-any-return]
+    return NUMPY_FUNCTIONS[np.logical_and](NUMPY_FUNCTIONS[np.logical_not](below), found)  # type: ignore[no-any-return]
+
+
 def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int = 0,
                      attrs: Mapping[str, Any] = NO_ATTRS) -> Tensor:
     """Promote, broadcast and apply. When nothing records, NumPy broadcasts without an op of its own.
@@ -295,6 +315,10 @@ def call_elementwise(op: Op, args: Sequence[Any], rule: DtypeRule, booleans: int
             if hasattr(x.__class__, "__elementwise__"):
                 again = partial(call_elementwise, op, rule=rule, booleans=booleans, attrs=attrs)
                 return x.__elementwise__(again, args)  # type: ignore[no-any-return]
+    if rule is boolean and len(args) == 2 and any(getattr(x, "dtype", None) == dtypes.uint64 for x in args):
+        found = _compare_signs(op, args)
+        if found is not None:
+            return found
     operands, dtype, all_weak = convert(op.name, args, rule, booleans)
     wanted = [dtypes.bool_] * booleans + [dtype] * (len(operands) - booleans)
     if not state.active:
@@ -396,6 +420,17 @@ def _is_operand(x: Any) -> bool:
     return isinstance(x, (Tensor, *_PYTHON_NUMBERS, np.ndarray, np.generic, list, tuple)) or hasattr(x, "__tensor__")
 
 
+def _without_modulus(power: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """`__pow__`, which Python's `pow` calls with a third argument."""
+
+    def __pow__(self: Tensor, other: Any, *modulus: Any) -> Any:
+        if modulus:
+            raise TypeError("pow() of a tensor takes no modulus; write t ** n % m, which wraps where t ** n does not fit")
+        return power(self, other)
+
+    return __pow__
+
+
 def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
     if dunder in _UNARY:
         setattr(Tensor, f"__{dunder}__", function)
@@ -405,7 +440,8 @@ def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
     def forward(self: Tensor, other: Any) -> Any:
         return function(self, other) if _is_operand(other) else NotImplemented
 
-    setattr(Tensor, f"__{dunder}__", quick(forward))
+    operator = quick(forward)
+    setattr(Tensor, f"__{dunder}__", operator if dunder != "pow" else _without_modulus(operator))
     if dunder in _REFLECTED:
         def reflected(self: Tensor, other: Any) -> Any:
             return function(other, self) if _is_operand(other) else NotImplemented
@@ -413,6 +449,12 @@ def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
         setattr(Tensor, f"__r{dunder}__", quick_reflected(reflected))
     if dunder in _IN_PLACE:
         def augmented(self: Tensor, other: Any) -> Any:
+            if self.lock is None or state.trace is not None:
+                return update(self, other)
+            with self.lock:  # no other thread's update is lost
+                return update(self, other)
+
+        def update(self: Tensor, other: Any) -> Any:
             result = forward(self, other)
             if result is NotImplemented:
                 return result

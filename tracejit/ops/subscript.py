@@ -397,6 +397,14 @@ def _write_array(out: np.ndarray, index: Any, value: Any, mode: str) -> None:
 
 def assign(t: Tensor, index: Any, value: Any) -> None:
     """t[index] = value: this handle stands for the new value from now on; others on the old value keep it."""
+    if t.lock is None or state.trace is not None:
+        _assign(t, index, value)
+    else:
+        with t.lock:  # no other thread's update is lost
+            _assign(t, index, value)
+
+
+def _assign(t: Tensor, index: Any, value: Any) -> None:
     if state.active:
         rebind(t, written(t, index, value, "set"))
         return

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.locks import updating
 from tracejit.ops.random import drawing
 from tracejit.tensor import Tensor
 from tracejit.trace.signature import unflatten
@@ -138,14 +139,20 @@ class _Writer:
         self.lines.insert(-1, "s.calls += 1")
         self.lines += [f"h[{w.hidden}]._value = o[{at[w.at]}]" for w in self.s.writes if w.at in at]
         self._results(at)
-        if self.s.draws:  # from where the handles are known
-            start = self.lines.index("if h is None: return MISS") + 1
-            self.space["drawing"] = drawing
-            handles = ", ".join(f"h[{k}]" for k in self.s.draws)
-            self.lines[start:] = [f"with drawing([{handles}]):", *(f"    {line}" for line in self.lines[start:])]
+        if self.s.shared:  # before the handles are read
+            self._alone("updating", [w.hidden for w in self.s.writes])
+        if self.s.draws:
+            self._alone("drawing", self.s.draws)
         source = "def shortcut(args, S):\n" + "".join(f"    {line}\n" for line in self.lines)
         exec(compile(source, "<tracejit shortcut>", "exec"), self.space)
         return self.space["shortcut"]  # type: ignore[no-any-return]
+
+    def _alone(self, how: str, hidden: Sequence[int]) -> None:
+        """All from where the handles are known on under the locks of these."""
+        start = self.lines.index("if h is None: return MISS") + 1
+        handles = ", ".join(f"h[{k}]" for k in hidden)
+        self.space |= {"drawing": drawing, "updating": updating}
+        self.lines[start:] = [f"with {how}([{handles}]):", *(f"    {line}" for line in self.lines[start:])]
 
     def _check(self, value: str, like: np.ndarray) -> None:
         """Miss unless the array called `value` has the shape, dtype and layout of `like`."""

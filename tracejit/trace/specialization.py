@@ -23,6 +23,7 @@ from tracejit import config, dtypes
 from tracejit.dims import Dim
 from tracejit.errors import TracerError
 from tracejit.ir import Graph, Node, Type, has_effects
+from tracejit.locks import updating
 from tracejit.ops import core
 from tracejit.ops.random import counts_draws, drawing
 from tracejit.ops.selected import Selected
@@ -79,6 +80,7 @@ class Specialization:
     reason: str = ""
     calls: int = 0
     effects: bool = False  # whether it prints, checks or calls back
+    shared: bool = False  # whether it changes Variables, and nothing in it waits for other threads
     default: np.dtype = field(default_factory=dtypes.default_float)  # what Python floats became
     shortcut: Any = None  # the fast way in, once it is known (`shortcut.py`)
     template: Any = None  # the trace with open sizes that it was made from, if any (`symbolic.py`)
@@ -175,7 +177,15 @@ class Specialization:
         if self.draws:
             with drawing([handles[k] for k in self.draws]):
                 return self._run(leaves, handles)
+        if self.shared:
+            with updating(self.updated(leaves, handles)):
+                return self._run(leaves, handles)
         return self._run(leaves, handles)
+
+    def updated(self, leaves: Sequence[Any], handles: Sequence[Any]) -> list[Tensor]:
+        """What it writes outside of it, where other threads may write too."""
+        targets = (leaves[w.leaf] if w.leaf >= 0 else handles[w.hidden] for w in self.writes)
+        return [x for x in targets if isinstance(x, Tensor)]
 
     def _run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         self.calls += 1
@@ -207,7 +217,7 @@ class Specialization:
 
     def run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
         """Run as one op that tapes hear."""
-        with drawing([handles[k] for k in self.draws]):
+        with drawing([handles[k] for k in self.draws]), updating(self.updated(leaves, handles) if self.shared else ()):
             return self._run_taped(leaves, handles)
 
     def _run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
@@ -392,6 +402,8 @@ def record(
         draws=tuple(w.hidden for w in writes if w.hidden >= 0 and counts_draws(hidden[w.hidden].handle)),
         effects=any(has_effects(n) for n in graph.nodes),
     )
+    targets = (call.leaves[w.leaf] if w.leaf >= 0 else hidden[w.hidden].handle for w in writes)
+    made.shared = not made.effects and any(isinstance(x, Tensor) and x._place for x in targets)
     arrays = made.gather(call.leaves, [c.handle for c in hidden])
     graph.notes["updates"] = {w.at: made.input_of(w) for w in writes}
     strides = {k: tuple(s // a.itemsize for s in a.strides) for k, a in enumerate(arrays) if not a.flags.c_contiguous}

@@ -97,7 +97,7 @@ class Trace:
         return handle
 
     def _input(self, type: Type, name: str) -> Node:
-        node = Node(INPUT, (), {"type": type}, type, "", name)
+        node = Node(INPUT, (), {"type": type}, type, user_line(2), name)
         self.own.add(node)
         self.inputs.append(node)
         return node
@@ -344,7 +344,8 @@ class Trace:
         return ", ".join(dict.fromkeys(names)) or "an op with effects"
 
     def _unknown(self, tensor: Tensor, purpose: str) -> TracerError:
-        made = getattr(tensor._value, "where", "")
+        node = tensor._value
+        made = node.where if isinstance(node, Node) and node.op is not INPUT else ""
         return TracerError(
             f"{purpose} at {user_line()}: this value is not known while {self.name} is being traced. It depends on "
             f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_no_source()}{_advice(purpose)}"

@@ -54,7 +54,7 @@ class Part:
                 try:
                     self.outcome = f() or Outcome()
                 except Exception as error:
-                    if isinstance(error, TraceJitError):
+                    if isinstance(error, TraceJitError | RecursionError):
                         raise
                     last_raise.latest = None
                     if guards.catch(type(error)):
