@@ -423,12 +423,12 @@ def _is_operand(x: Any) -> bool:
 def _without_modulus(power: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """`__pow__`, which Python's `pow` calls with a third argument."""
 
-    def __pow__(self: Tensor, other: Any, *modulus: Any) -> Any:
+    def raised(self: Tensor, other: Any, *modulus: Any) -> Any:
         if modulus:
             raise TypeError("pow() of a tensor takes no modulus; write t ** n % m, which wraps where t ** n does not fit")
         return power(self, other)
 
-    return __pow__
+    return raised
 
 
 def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
