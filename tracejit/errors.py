@@ -137,8 +137,8 @@ def last_user_line(error: BaseException) -> str:
 
 
 def most_repeated(error: BaseException) -> tuple[str, str]:
-    """Name and `file:line` of the call of the user's that a recursion goes through, as an error's traceback shows it: of
-    the lines that stand most often in it, the innermost."""
+    """Name and `file:line` of the call of the user's that a recursion goes through, as an error's traceback shows it:
+    of the lines that stand most often in it, the innermost."""
     frames = [(e.tb_frame.f_code, e.tb_lineno) for e in _entries(error.__traceback__)]
     foreign = ("<", os.path.dirname(os.__file__) + os.sep)  # Python's own code
     users = Counter(

@@ -1,8 +1,8 @@
 """Locks and forks: a child has only the thread that forked, and would wait for ever for a lock that another one held.
 
 In: a lock. Out: the same lock, which a forked child finds free. Where what it guards must be whole in the child, the
-fork waits until nobody holds it. `updating` holds those of several Variables. `once` is a cached property without a lock. Read next: `runtime/pool.py`,
-`trace/tracer.py` (who needs that).
+fork waits until nobody holds it. `updating` holds those of several Variables. `once` is a cached property without a
+lock. Read next: `runtime/pool.py`, `trace/tracer.py` (who needs that).
 """
 
 from __future__ import annotations

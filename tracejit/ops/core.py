@@ -425,7 +425,7 @@ def _without_modulus(power: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
     def raised(self: Tensor, other: Any, *modulus: Any) -> Any:
         if modulus:
-            raise TypeError("pow() of a tensor takes no modulus; write t ** n % m, which wraps where t ** n does not fit")
+            raise TypeError("pow() of a tensor takes no modulus; write t ** n % m")
         return power(self, other)
 
     return raised
