@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Maybe, Nest, Scope, Step, Values, Work
+from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Body, Maybe, Nest, Scope, Step, Values, Work
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
-from tracejit.lower.kernel import TILE, Kernel
+from tracejit.lower.kernel import TILE, Accumulator, Kernel
 from tracejit.lower.rare import Detour
 from tracejit.lower.scalar import I64, Stmt
 
@@ -33,6 +33,7 @@ FUNCTION = ir.FunctionType(VOID, [PTR, INT64, INT64])
 _CHUNK_BYTES = 16384  # stack for the accumulators of one chunk of lanes
 _CHUNK_LANES = 2048
 _LONG_BODY = 400
+_BLOCK = 8  # steps of a row whose sum is taken plainly before it is added exactly
 _STRIP = 8  # vectors of a row of a tile at once: so much of each page, and of what the caches fetch, is used
 
 
@@ -64,7 +65,7 @@ def _together(work: Work, stmts: Sequence[Stmt]) -> int:
     cost = work.cost
     if cost > _LONG_BODY or any(not isinstance(i, Detour) and stmts[i].op == "loop" for i in work.vectors):
         return 1
-    return 4 if cost <= 12 else 2 if cost <= 24 else 3
+    return 4 if cost <= 32 else 3
 
 
 class _KernelEmitter(Nest):
@@ -419,19 +420,17 @@ class _KernelEmitter(Nest):
     def _row(self, scope: Scope, work: Work, state: Values, low: ir.Value, high: ir.Value) -> Values:
         """The innermost loop of a row."""
         unroll = _together(work, self.k.stmts)
-        long = 0
-        if work.cost <= 4 and any(map(self.e.compensated, work.stage.accumulators)):
-            long = 16  # one exact sum for many vectors: else the sums cost more than the reading
-
         running, count = self._running(work), len(state)
         state = [*state, *(self.e.running_start(self.k.stmts[i], self.k.stmts[i].attrs[0] != "recurrence")
                            for i in running)]
         inner = [w for w in self.works if w.stage.inner]
         last_of_several = len(inner) > 1 and work.stage is inner[-1].stage
+        blocks = any(map(self.e.compensated, work.stage.accumulators)) and self.lanes > 1 and not self._streamed(work)
 
         def run(scope: Scope, low: ir.Value, high: ir.Value, state: Values) -> Values:
             def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-                self.before = dict(zip(running, state[count:], strict=True))
+                taken = len(state) - len(running)
+                self.before = dict(zip(running, state[taken:], strict=True))
                 known = [{n: self.e.load(pointer, d, None) for n, pointer, d in self._kept_at(work.known, i)}
                          for i in positions]
                 scopes = self.vectors(scope, work, positions, mask, known=known)
@@ -440,16 +439,13 @@ class _KernelEmitter(Nest):
                         self.e.store(inside.values[n], pointer, d, None)
                 if last_of_several and mask is None:
                     self._ask_for_next_row(work, scopes)
-                state = self._accumulate(work, scopes, mask, state[:count]) + [self.before[i] for i in running]
+                state = self._accumulate(work, scopes, mask, state[:taken]) + [self.before[i] for i in running]
                 self.store_all(work, scopes, stream)
                 return state
 
-            if long and self.lanes > 1:
-                b, step = self.b, self.num(long * self.lanes)
-                middle = b.add(low, b.mul(b.sdiv(b.sub(high, low), step), step))
-                state = self.run(scope, work, low, middle, long, state, body)
-                low = middle
-            return self.run(scope, work, low, high, unroll, state, body)
+            if blocks:
+                low, state = self._blocks(work, low, high, unroll, state, body)
+            return self.run(scope, work, low, high, 0 if blocks else unroll, state, body)
 
         return self.pieces(scope, work, low, high, state, run)[:count]
 
@@ -492,7 +488,8 @@ class _KernelEmitter(Nest):
     def _ask_for_next_row(self, work: Work, scopes: list[Scope]) -> None:
         """The last stage over a row finds it in the cache, so memory has time for the next one."""
         for access in work.accesses:
-            if access < len(self.k.reads) and self.accesses[access].strides[self.vdim] == "1":
+            strides = self.accesses[access].strides
+            if access < len(self.k.reads) and strides[self.vdim] == "1" and strides[self.k.outer - 1] == "s":
                 dtype, step = self.accesses[access].dtype, self.strides[access][self.k.outer - 1]
                 for scope in scopes:
                     self.e.prefetch(self.e.at(scope.pointers[access], step, dtype), level=2)
@@ -506,13 +503,45 @@ class _KernelEmitter(Nest):
     def _accumulate(self, work: Work, scopes: list[Scope], mask: Maybe, state: Values) -> Values:
         """Take the values of some steps into the accumulators of a stage."""
         news: Values = []
-        for a in work.stage.accumulators:
-            size = len(self.e.state_dtypes(a))
+        for a, part in self._by_accumulator(work, state):
             numbers = [a.value] if a.index is None else [a.value, a.index]
             steps = [[self.e.splat(s.values[i]) for i in numbers] for s in scopes]
-            news += self.e.accumulate(a, state[:size], steps, mask)
-            state = state[size:]
+            news += self.e.accumulate(a, part, steps, mask)
         return news
+
+    def _by_accumulator(self, work: Work, state: Values) -> Iterator[tuple[Accumulator, Values]]:
+        """The accumulators of a stage, each with its part of their state; sums may be plain ones, of one value."""
+        accumulators = work.stage.accumulators
+        plain = len(state) < sum(len(self.e.state_dtypes(a)) for a in accumulators)
+        for a in accumulators:
+            size = 1 if plain and self.e.compensated(a) else len(self.e.state_dtypes(a))
+            yield a, state[:size]
+            state = state[size:]
+
+    def _blocks(self, work: Work, low: ir.Value, high: ir.Value, unroll: int, state: Values,
+                body: Body) -> tuple[ir.Value, Values]:
+        """The whole steps of [low, high), where sums are plain within a block of steps, and exact from block to block:
+        exact ones would cost more than what they add up. Gives where it ends, too."""
+        b, count = self.b, len(state) - len(self._running(work))
+        wide, most = self.num(unroll * self.lanes), self.num(_BLOCK * unroll * self.lanes)
+        end = b.sub(high, b.srem(b.sub(high, low), wide))
+
+        def step(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            return b.add(i, wide), body([b.add(i, self.num(u * self.lanes)) for u in range(unroll)], None, state, None)
+
+        def block(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            before = list(self._by_accumulator(work, state[:count]))
+            within: Values = []
+            for a, part in before:
+                within += self.e.identity(a, vector=True)[:1] if self.e.compensated(a) else part
+            plain = len(within)
+            i, within = self.loop(i, self.minimum(b.add(i, most), end), [*within, *state[count:]], step)
+            news: Values = []
+            for (a, part), (_, found) in zip(before, self._by_accumulator(work, within[:plain]), strict=True):
+                news += self.e.accumulate(a, part, [found], None) if self.e.compensated(a) else found
+            return i, [*news, *within[plain:]]
+
+        return self.loop(low, end, state, block)
 
     def _column_stage(self, scope: Scope, work: Work, number: int, low: ir.Value, high: ir.Value, start: ir.Value,
                       stop: ir.Value) -> None:

@@ -13,6 +13,7 @@ Read next: `emit_llvm.py` (the loops around the statements).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -664,20 +665,44 @@ class Emitter:
         return self.statement(Stmt(a.op, a.dtype), [x, y], a.dtype)
 
     def accumulate(self, a: Accumulator, state: State, news: list[State], mask: ir.Value | None) -> State:
-        """Take in some vectors (for argmin and argmax each with its positions), those lanes that are on."""
+        """Take in some vectors (for argmin and argmax each with its positions), those lanes that are on.
+
+        A sum's state of one value is a plain sum.
+        """
         if mask is not None:
             keep = self.identity(a, is_vector(news[0][0]))
             news = [[self.b.select(self._like(mask, v), v, k) for v, k in zip(new, keep, strict=False)] for new in news]
+        if self._is_extreme(a):
+            return [self._extreme_of(a, state[0], [v for v, in news])]
         while len(news) > 1:  # a tree: exact enough, and independent steps
             pairs = [self._pair(a, news[i], news[i + 1]) for i in range(0, len(news) - 1, 2)]
             news = pairs + news[len(pairs) * 2:]
-        return self._add(state, news[0][0]) if self.compensated(a) else self._pair(a, state, news[0])
+        exact = self.compensated(a) and len(state) == 2
+        return self._add(state, news[0][0]) if exact else self._pair(a, state, news[0])
 
     def _pair(self, a: Accumulator, older: State, newer: State) -> State:
         """One step of an accumulator that keeps no rounding error; positions grow from the older to the newer."""
         if a.op.startswith("arg"):
             return self._later(a, older, newer)
         return [self.combine(a, newer[0], older[0])]
+
+    def _is_extreme(self, a: Accumulator) -> bool:
+        return a.op in ("min", "max") and a.dtype in (F32, F64) and not self.fastmath
+
+    def _farther(self, a: Accumulator, x: ir.Value, y: ir.Value) -> ir.Value:
+        """The extreme of two floats; y where one is nan. One instruction, where `extreme` takes three."""
+        return self.b.select(self.b.fcmp_ordered("<" if a.op == "min" else ">", x, y), x, y)
+
+    def _extreme_of(self, a: Accumulator, older: ir.Value, news: list[ir.Value]) -> ir.Value:
+        """The extreme of some floats, nan if there is one: nan is looked for in two at a time."""
+        b = self.b
+        nan: ir.Value | None = None
+        for x, y in itertools.zip_longest(news[::2], news[1::2]):
+            found = b.fcmp_unordered("uno", x, x if y is None else y)
+            nan = found if nan is None else b.or_(nan, found)
+        while len(news) > 1:
+            news = [self._farther(a, x, y) for x, y in zip(news[::2], news[1::2])] + news[len(news) // 2 * 2:]
+        return b.select(nan, literal(np.nan, older.type), self._farther(a, news[0], older))
 
     def _add(self, state: State, x: ir.Value) -> State:
         """Add with the rounding error kept (Knuth's exact sum of two numbers)."""
@@ -735,6 +760,7 @@ class Emitter:
         """The lanes of a state combined, halves first, into a scalar result."""
         state = self.result(a, state)
         n = self.lanes
+        nan = self.any_lane(self.is_nan(state[0])) if self._is_extreme(a) else None
         while n > 1:
             n //= 2
             wide = ir.VectorType(INT32, n)
@@ -745,7 +771,10 @@ class Emitter:
 
             low, high = [part(v, 0) for v in state], [part(v, n) for v in state]
             narrow = Emitter(self.b, n, self.fastmath)
-            state = narrow._better(a, low, high) if a.op.startswith("arg") else [narrow.combine(a, high[0], low[0])]
+            step = narrow.combine if nan is None else narrow._farther
+            state = narrow._better(a, low, high) if a.op.startswith("arg") else [step(a, high[0], low[0])]
+        if nan is not None:
+            state = [self.b.select(nan, literal(np.nan, state[0].type), state[0])]
         return [self.b.extract_element(v, literal(0, INT32)) if is_vector(v) else v for v in state]
 
     def result(self, a: Accumulator, state: State) -> State:
