@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print the table, and with --markdown write it into docs/benchmarks.md."""
+"""`python -m benchmarks`: measure, print the tables, and with --write put them into docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from pathlib import Path
 
 from llvmlite import binding
 
-from benchmarks.cold import COLD, measure_cold
-from benchmarks.harness import ALL, LIMIT, OURS, Group, Library, Row, measure, shortfalls, table
-from benchmarks.peers import PEERS, default_threads, limit_threads
+from benchmarks.cold import COLD, measure_cold, measure_memory
+from benchmarks.harness import FUNCTIONS, LAYERS, LIMIT, OURS, Group, Library, Row, measure, shortfalls, table
+from benchmarks.peers import PEERS, default_threads, limited
+from benchmarks.training import TRAINING
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- table: written by python -m benchmarks --markdown -->", "<!-- end of table -->"
+BEGIN, END = "<!-- tables: written by python -m benchmarks --write -->", "<!-- end of tables -->"
+MEMORY, COLD_TITLE = "Memory while training", "Fresh processes"
+SECTIONS = {"": FUNCTIONS, "Layers of networks": LAYERS, "Training steps": TRAINING}
 
 
 def machine(threads: int) -> str:
@@ -28,12 +31,11 @@ def plural(threads: int) -> str:
     return "One thread" if threads == 1 else f"{threads} threads"
 
 
-def write_document(text: str) -> None:
-    """Put the table between its two marks in docs/benchmarks.md."""
-    document = DOCUMENT.read_text()
-    before, rest = document.split(BEGIN)
+def write_document(document: Path, text: str) -> None:
+    """Put the tables between the two marks of a document."""
+    before, rest = document.read_text().split(BEGIN)
     _, after = rest.split(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def limit_text(group: Group) -> str:
@@ -41,15 +43,30 @@ def limit_text(group: Group) -> str:
     return text if state == "done" else f"limits not measured: {text}"
 
 
+def tell(row: Row, threads: int) -> None:
+    """How far the run has come."""
+    unit, scale = row.unit
+    values = ", ".join(f"{peer} {row.median(peer) * scale:.4g} {unit}" for peer in row.seconds)
+    speed = f", {row.speed:.2f}x" if row.speed else ""
+    share = f", {row.share[0]:.0%} of {row.share[1]}" if row.share else ""
+    print(f"{row.name}, {threads} threads: {values}{speed}{share}", file=sys.stderr, flush=True)
+    for peer, why in row.failed.items():
+        print(f"  {peer} failed: {why}", file=sys.stderr)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--markdown", action="store_true", help="print Markdown; a full run writes docs/benchmarks.md")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--write", nargs="?", type=Path, const=DOCUMENT, metavar="FILE",
+                        help="put the tables between the marks of this file, docs/benchmarks.md if none is named")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose name contains one of these")
     parser.add_argument("--peers", nargs="+", metavar="NAME", choices=list(PEERS), default=list(PEERS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     both = list(dict.fromkeys([default_threads(), 1]))
     parser.add_argument("--threads", nargs="+", type=int, default=both, help="a table for each; all and 1 by default")
     arguments = parser.parse_args()
+    if arguments.write and (arguments.only or arguments.peers != list(PEERS)):
+        parser.error("--write is for all workloads and libraries")
 
     def chosen(name: str) -> bool:
         return not arguments.only or any(part.lower() in name.lower() for part in arguments.only)
@@ -67,44 +84,46 @@ def main() -> int:
     versions = ", ".join(f"{library.name} {library.version}" for library in groups[0].libraries)
     limits = [limit_text(group) for group in groups]
 
-    tables: list[list[Row]] = [[] for _ in groups]
-
-    def add(rows: list[Row]) -> None:
-        for group, row, all_rows in zip(groups, rows, tables):
-            all_rows.append(row)
-            times = ", ".join(f"{p} {row.median(p) * 1e3:.4g} ms" for p in row.seconds)
-            speed = f", speed {row.speed:.2f}x" if row.speed else ""
-            share = f", {row.share[0]:.0%} of {row.share[1]}" if row.share else ""
-            print(f"{row.name}, {group.threads} threads: {times}{speed}{share}", file=sys.stderr, flush=True)
-            for peer, why in row.failed.items():
-                print(f"  {peer} failed: {why}", file=sys.stderr)
-
+    sections: dict[str, list[Row]] = {}
     try:
-        for name, workload in ALL.items():
-            if chosen(name):
-                add(measure(workload, groups, arguments.rounds))
+        for section, workloads in SECTIONS.items():
+            for name, workload in workloads.items():
+                if chosen(name):
+                    for group, row in zip(groups, measure(workload, groups, arguments.rounds)):
+                        title = plural(group.threads) if not section else f"{section}, {group.threads} threads"
+                        sections.setdefault(title, []).append(row)
+                        tell(row, group.threads)
     finally:
         for group in groups:
             for library in (*group.libraries, group.limit):
                 library.stop()
-    limit_threads(arguments.threads[0])
-    for name, case in COLD.items():
-        if chosen(name):
-            add([measure_cold(case, names, max(1, arguments.rounds // 3))])
-    if not tables[0]:
+    threads = arguments.threads[0]
+    with limited(threads):
+        for name in TRAINING:
+            if chosen(name):
+                for row in measure_memory(name, names, threads):
+                    sections.setdefault(MEMORY, []).append(row)
+                    tell(row, threads)
+        for name, case in COLD.items():
+            if chosen(name):
+                row = measure_cold(case, names, max(1, arguments.rounds // 2))
+                sections.setdefault(COLD_TITLE, []).append(row)
+                tell(row, threads)
+    if not sections:
         parser.error(f"no workload is named like {arguments.only}")
 
-    note = f"{machine(arguments.threads[0])}; {versions}."
-    parts = [note]
-    for group, limit, rows in zip(groups, limits, tables):
-        parts += [f"{plural(group.threads)}; the machine: {limit}.", table(rows, names, arguments.markdown)]
-    if short := shortfalls(tables[0]):
+    parts = [f"{machine(threads)}; {versions}. {arguments.rounds} rounds."]
+    parts += [f"{plural(group.threads)} can do: {limit}." for group, limit in zip(groups, limits)]
+    for title, rows in sections.items():
+        ratio = "times less" if title == MEMORY else "speed"
+        parts.append(f"{title}:\n\n{table(rows, names, arguments.markdown or bool(arguments.write), ratio)}")
+    if short := shortfalls(r for t, rows in sections.items() if t not in (MEMORY, plural(1)) for r in rows):
         parts.append(f"Below the target, or without one and behind another library:\n\n{short}")
     text = "\n\n".join(parts)
     print(f"{text}\n\nmeasured in {time.perf_counter() - started:.0f} s", flush=True)
-    if arguments.markdown and not arguments.only and arguments.peers == list(PEERS):
-        write_document(text)
-    return 1 if any(OURS in row.failed for rows in tables for row in rows) else 0
+    if arguments.write:
+        write_document(arguments.write, text)
+    return 1 if any(OURS in row.failed for rows in sections.values() for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What a person waits for at the start: measured in fresh processes, in interleaved rounds.
+"""What is measured in fresh processes: what a person waits for at the start, and the memory of training steps.
 
-Each case has one script per library. A script prints the seconds it measured, or the whole process is timed from
-outside (`wall`), with the time of an empty Python taken off.
+Each case has one script per library, run in interleaved rounds. A script prints the seconds it measured, or the whole
+process is timed from outside (`wall`), with the time of an empty Python taken off. What is printed about memory comes
+from `memory.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.harness import Row
+from benchmarks.training import TRAINING
 from benchmarks.workloads import Target
 
 START = {
@@ -89,6 +92,7 @@ STEP_WORDS = {
              "value_and_grad = lambda f: lambda *a: xp.func.grad_and_value(f)(*a)[::-1]",
 }
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NO_CACHE = {"TRACEJIT_CACHE": "off", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 JIT = ("tracejit", "numba", "jax", "torch")
 
@@ -99,7 +103,6 @@ class Cold:
 
     name: str
     scripts: dict[str, str]
-    unit: str = "ms"
     wall: bool = False
     warm: bool = False
     environment: dict[str, str] = field(default_factory=dict)
@@ -134,7 +137,7 @@ COLD = {
 
 def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
     """Run every library's script once per round."""
-    row = Row(case.name, case.unit, case.target, note=case.note)
+    row = Row(case.name, case.target, note=case.note)
     with tempfile.TemporaryDirectory() as folder:
 
         def run(peer: str, script: str) -> float:
@@ -144,8 +147,7 @@ def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
                     file.write(script)
             caches = {name: os.path.join(folder, peer) for name in ("JAX_COMPILATION_CACHE_DIR", "TRACEJIT_CACHE")}
             caches["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, peer)
-            root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-            environment = {**os.environ, "PYTHONPATH": root, **caches, **case.environment}
+            environment = {**os.environ, "PYTHONPATH": ROOT, **caches, **case.environment}
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
             start = time.perf_counter()
             done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
@@ -171,3 +173,21 @@ def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
             for peer in ready:
                 row.seconds[peer].append(max(1e-6, run(peer, case.scripts[peer]) - empty))
     return row
+
+
+def measure_memory(name: str, libraries: Iterable[str], threads: int) -> tuple[Row, Row]:
+    """A row of what the whole processes held at most while they trained, and one of what they grew by."""
+    name_shown = name.removeprefix("training step: ")
+    whole = Row(f"{name_shown}: the process", Target(), bytes=True)
+    grown = Row(f"{name_shown}: grown by", bytes=True)
+    for library in libraries:
+        if not TRAINING[name].runs_on(library):
+            continue
+        order = [sys.executable, "-m", "benchmarks.memory", name, library, str(threads)]
+        environment = {**os.environ, "PYTHONPATH": ROOT, **NO_CACHE}
+        done = subprocess.run(order, capture_output=True, text=True, env=environment, cwd=ROOT)
+        for row, found in zip((whole, grown), done.stdout.split()[-2:]):
+            row.seconds[library] = [float(found)]
+        if done.returncode:
+            whole.failed[library] = grown.failed[library] = done.stderr[-800:]
+    return whole, grown

@@ -28,25 +28,27 @@ from benchmarks.kernels import KERNELS
 from benchmarks.loops import LOOPS
 from benchmarks.matrix import MATRIX
 from benchmarks.network import NETWORK
-from benchmarks.peers import PEERS, limit_threads
+from benchmarks.peers import PEERS, limited
 from benchmarks.roofline import Limits, Work, work_of_plan
 from benchmarks.training import TRAINING
 from benchmarks.workloads import WORKLOADS, Target, Workload
 
-LAYERS = CONVOLUTION | NETWORK | TRAINING  # with all threads only: there are many
-ALL = WORKLOADS | KERNELS | LOOPS | MATRIX | LAYERS
+FUNCTIONS = WORKLOADS | KERNELS | LOOPS | MATRIX
+LAYERS = CONVOLUTION | NETWORK  # these and the next with all threads only: there are many
+ALL: dict[str, Workload] = FUNCTIONS | LAYERS | TRAINING
 SAMPLE = 0.03  # seconds a library runs in one round
 SLOW = 4.0  # a library so many times slower than the best other one is timed in the first rounds only
 FIRST_ROUNDS = 2
+TOLERANCE = 1.05  # of the processors that a process may use, for the clocks' sake
 OURS, LIMIT = "tracejit", "limit"
 
 
 @dataclass
 class Row:
-    """One line of the table: seconds of each round by library, or why a library has none."""
+    """One line of the table: seconds of each round by library, or why a library has none. In tables of memory, bytes
+    take the place of seconds."""
 
     name: str
-    unit: str
     target: Target | None = None
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -54,8 +56,18 @@ class Row:
     work: Work | None = None  # what takes the machine so long
     note: str = ""
 
+    bytes: bool = False
+
     def median(self, peer: str) -> float:
         return statistics.median(self.seconds[peer])
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """What the row is shown in, and how many of it one second or byte is."""
+        if self.bytes:
+            return "MB", 1e-6
+        short = min(map(self.median, self.seconds), default=1.0) < 1e-4
+        return ("µs", 1e6) if short else ("ms", 1e3)
 
     @property
     def best_peer(self) -> str | None:
@@ -109,6 +121,7 @@ class LibraryServer:
     """A library: sets up a workload by name and gives its result, then gives seconds for one call."""
 
     def __init__(self, name: str, threads: int) -> None:
+        self.threads = threads
         self.peer = PEERS[name](threads)
         self.version = self.peer.version
         self.call: Any = None
@@ -128,7 +141,10 @@ class LibraryServer:
         return work_of_plan(kept[-1].built.plan, turns)
 
     def time(self) -> float:
-        return sample(self.call, self.peer.wait)
+        start, worked = time.perf_counter(), time.process_time()
+        seconds = sample(self.call, self.peer.wait)
+        check_processors((time.process_time() - worked) / (time.perf_counter() - start), self.threads)
+        return seconds
 
     def drop(self) -> None:
         self.call = None
@@ -158,6 +174,12 @@ class LimitServer:
         gc.collect()
 
 
+def check_processors(busy: float, threads: int) -> None:
+    """`busy`: processors at work on average, all threads of a process together."""
+    if busy > TOLERANCE * threads:
+        raise RuntimeError(f"{busy:.2f} processors were at work, where {threads} should have been")
+
+
 def sample(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
     """Seconds for one call: the median of repeated calls during `SAMPLE` seconds, after one call to warm up."""
     wait(call())
@@ -179,7 +201,6 @@ def sample(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
 
 def serve(connection: Connection, name: str, threads: int) -> None:
     """Answer the parent's orders until it says stop."""
-    limit_threads(threads)
     try:
         server: Server = LimitServer(threads) if name == LIMIT else LibraryServer(name, threads)
     except Exception as error:
@@ -205,7 +226,8 @@ class Library:
         spawn = multiprocessing.get_context("spawn")
         self.connection, theirs = spawn.Pipe()
         self.process = spawn.Process(target=serve, args=(theirs, name, threads), daemon=True)
-        self.process.start()
+        with limited(threads):
+            self.process.start()
         theirs.close()
         state, self.version = self.answer()
         self.usable = state == "ready"
@@ -257,9 +279,8 @@ def nbytes(values: Any) -> int:
 def measure(workload: Workload, groups: Sequence[Group], rounds: int) -> list[Row]:
     """Check each library's result against NumPy in float64, then time all of them in interleaved rounds: a row for each
     number of threads."""
-    groups = groups if workload.scales and workload.name not in LAYERS else groups[:1]
-    rows = [Row(workload.name, workload.unit, workload.target if k == 0 else None, note=workload.note)
-            for k in range(len(groups))]
+    groups = groups if workload.scales and workload.name in FUNCTIONS else groups[:1]
+    rows = [Row(workload.name, workload.target if k == 0 else None, note=workload.note) for k in range(len(groups))]
     taking = [[lib for lib in group.libraries if workload.runs_on(lib.name)] for group in groups]
     for libraries in taking:
         for library in libraries:
@@ -320,26 +341,24 @@ def _one_round(group: Group, row: Row, libraries: Iterable[Library], number: int
                 row.work, row.failed[LIMIT] = None, found
 
 
-SCALE = {"s": 1.0, "ms": 1e3, "us": 1e6}
-
-
 def shown(number: float) -> str:
     return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
 
 
-def table(rows: Iterable[Row], peers: list[str], markdown: bool) -> str:
-    """Rows as text; the best library of each row is marked in Markdown."""
-    head = ["workload", "unit", *peers, "speed", "best peer", "target", "of the limit"]
+def table(rows: Sequence[Row], peers: Iterable[str], markdown: bool, ratio: str = "speed") -> str:
+    """Rows as text, with the libraries that have a place in them; the best one of each row is marked in Markdown."""
+    peers = [p for p in peers if any(p in row.seconds or p in row.failed for row in rows)]
+    head = ["workload", "unit", *peers, ratio, "best peer", "target", "of the limit"]
     body = []
     for row in rows:
-        unit = row.unit.replace("us", "µs")
+        unit, scale = row.unit
         cells = [row.name, unit]
         fastest = min(row.seconds, key=row.median, default=None)
         for peer in peers:
             if peer not in row.seconds:
                 cells.append("failed" if peer in row.failed else "")
                 continue
-            value = shown(row.median(peer) * SCALE[row.unit])
+            value = shown(row.median(peer) * scale)
             cells.append(f"**{value}**" if markdown and peer == fastest else value)
         speed = ""
         if row.speed is not None:
@@ -348,12 +367,12 @@ def table(rows: Iterable[Row], peers: list[str], markdown: bool) -> str:
         target = ""
         if row.target is not None:
             seconds = row.target.seconds
-            target = f"{row.target.speed:g}x" if seconds is None else f"{shown(seconds * SCALE[row.unit])} {unit}"
+            target = f"{row.target.speed:g}x" if seconds is None else f"{shown(seconds * scale)} {unit}"
             target += "" if row.meets_target is not False else ", missed"
         share = "" if row.share is None else f"{row.share[0]:.0%} {row.share[1]}"
         body.append([*cells, speed, row.best_peer or "", target, share])
-    if not any(line[-2] for line in body):
-        head, body = [*head[:-2], head[-1]], [[*line[:-2], line[-1]] for line in body]
+    empty = [k for k in range(len(head)) if not any(line[k] for line in body)]
+    head, *body = ([cell for k, cell in enumerate(line) if k not in empty] for line in (head, *body))
     widths = [max(len(line[k]) for line in [head, *body]) for k in range(len(head))]
 
     def line(cells: list[str]) -> str:
@@ -372,7 +391,7 @@ def shortfalls(rows: Iterable[Row]) -> str:
             continue
         if row.meets_target or (row.target is None and row.speed >= 0.995):
             continue
-        unit, scale = row.unit.replace("us", "µs"), SCALE[row.unit]
+        unit, scale = row.unit
         ours = f"{shown(row.median(OURS) * scale)} {unit}"
         text = f"- **{row.name}**: {ours}, {row.speed:.2f} times as fast as {row.best_peer}."
         if row.work is not None and row.share is not None:

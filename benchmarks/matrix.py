@@ -52,7 +52,6 @@ class Scores(Workload):
 class Product(Workload):
     """A plain product, or a batch of them."""
 
-    unit = "us"
     tolerance = 1e-5
 
     def __init__(self, batch: int, m: int, n: int, k: int, dtype: str = "float32") -> None:

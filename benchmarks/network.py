@@ -178,7 +178,6 @@ class Dropout(Workload):
     """Half of a million numbers dropped; each library draws its own, so the sum of what stays is compared."""
 
     name = "sum of dropout, 1024x1024"
-    unit = "us"
     tolerance = 2e-2
     shared = ()
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -154,12 +155,29 @@ class Drjit(Peer):
 PEERS: dict[str, type[Peer]] = {p.name: p for p in (Tracejit, Peer, Numba, Jax, Torch, TorchEager, Numexpr, Drjit)}
 
 
-def limit_threads(threads: int) -> None:
-    """Keep this process, and libraries it imports later, to `threads` CPUs."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "NUMEXPR", "TRACEJIT"):
-        os.environ[f"{name}_NUM_THREADS"] = str(threads)
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Processes started inside have `threads` processors, and the libraries that they import are told so.
+
+    From the start: threads that a library has made by then would keep the processors they have, so a process cannot
+    limit itself once it has imported NumPy.
+    """
+    names = [f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "NUMEXPR", "TRACEJIT")]
+    before = {name: os.environ.get(name) for name in names}
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    os.environ.update(dict.fromkeys(names, str(threads)))
+    if processors:
+        os.sched_setaffinity(0, sorted(processors)[:threads])
+    try:
+        yield
+    finally:
+        if processors:
+            os.sched_setaffinity(0, processors)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def default_threads() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import Peer
-from benchmarks.workloads import Function, Workload
+from benchmarks.workloads import Function, Target, Workload
 
 Weights = dict[str, np.ndarray]
 RATE = 1e-3
@@ -40,7 +40,7 @@ class TrainingStep(Workload):
     """A model, given by what it computes in each library."""
 
     shared = ()
-
+    target = Target(1.0)
 
     data: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]
     weights: Callable[[np.random.Generator], Weights]
@@ -149,9 +149,11 @@ def fill(torch: Any, module: Any, **arrays: np.ndarray) -> Any:
 class MlpStep(TrainingStep):
     name = "training step: MLP 784-256-128-10, batch 128, Adam"
     sizes = (784, 256, 128, 10)
+    batch = 128
 
     def data(self, random):
-        return random.uniform(0, 1, (128, 784)).astype("float32"), random.integers(0, 10, 128)
+        x = random.uniform(0, 1, (self.batch, self.sizes[0]))
+        return x.astype("float32"), random.integers(0, self.sizes[-1], self.batch)
 
     def weights(self, random):
         return {
@@ -174,7 +176,8 @@ class MlpStep(TrainingStep):
 
     def tracejit_model(self, tj, x, weights):
         dense = tj.layers.Dense
-        model = tj.Sequential([dense(256, "relu", input_shape=(784,)), dense(128, "relu"), dense(10)])
+        n, first, second, last = self.sizes
+        model = tj.Sequential([dense(first, "relu", input_shape=(n,)), dense(second, "relu"), dense(last)])
         model.set_weights(list(weights.values()))
         return model
 
@@ -184,6 +187,14 @@ class MlpStep(TrainingStep):
             layers.append(fill(torch, torch.nn.Linear(n, m), weight=weights[f"w{k}"].T, bias=weights[f"b{k}"]))
             layers.append(torch.nn.ReLU())
         return torch.nn.Sequential(*layers[:-1])
+
+
+class Miniature(MlpStep):
+    """So small that what it takes is the library itself, ready for training."""
+
+    name = "training step: miniature"
+    sizes = (8, 8, 8, 8)
+    batch = 2
 
 
 class CnnStep(TrainingStep):
@@ -436,4 +447,4 @@ class TransformerStep(TrainingStep):
         return Net()
 
 
-TRAINING: dict[str, Workload] = {w.name: w for w in (MlpStep(), CnnStep(), LstmStep(), TransformerStep())}
+TRAINING: dict[str, TrainingStep] = {w.name: w for w in (MlpStep(), CnnStep(), LstmStep(), TransformerStep())}

@@ -30,7 +30,6 @@ class Workload:
     """Base: `name`, inputs, formulas, and how close results must be to the float64 reference."""
 
     name = ""
-    unit = "ms"
     tolerance = 1e-4  # relative to the largest value of the result
     shared = ("numpy", "tracejit", "jax", "torch")  # libraries that run `formula`
     target: Target | None = None
@@ -401,7 +400,7 @@ class Mandelbrot(Workload):
 
 
 class Call(Workload):
-    name, unit = "compiled call, two tensors of 10 elements", "us"
+    name = "compiled call, two tensors of 10 elements"
     target = Target(seconds=2.5e-6)
     scales = limited = False
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tracejit as tj
-from benchmarks.harness import ALL, Row, shortfalls, table
+from benchmarks.__main__ import BEGIN, DOCUMENT, END, write_document
+from benchmarks.harness import ALL, Library, Row, check_processors, shortfalls, table
+from benchmarks.memory import peak_of_steps
+from benchmarks.peers import PEERS
 from benchmarks.roofline import Limits, Work, moving_kernel, operation_kernel, work_of_plan
+from benchmarks.training import TRAINING, Miniature, TrainingStep
 from benchmarks.workloads import Target
 from tracejit.lower.kernel import verify
 
@@ -62,12 +68,13 @@ def test_loops_that_only_compute(kind: str) -> None:
 
 
 def test_rows_take_medians_over_rounds() -> None:
-    row = Row("work", "ms", Target(1.5), {"tracejit": [1.0, 2.0, 4.0], "jax": [2.0, 4.0, 4.0], "numpy": [9.0]},
+    row = Row("work", Target(1.5), {"tracejit": [1.0, 2.0, 4.0], "jax": [2.0, 4.0, 4.0], "numpy": [9.0]},
               limits=[(0.5, "memory"), (1.0, "memory"), (4.0, "operations")],
               work=Work(10**6, 0, Counter({("fma", "f"): 2e6})))
     assert row.best_peer == "jax" and row.speed == 2.0 and row.share == (0.5, "memory") and row.meets_target
     text = table([row], ["tracejit", "numpy", "jax"], markdown=True)
     assert "**2000** |  9000 | 4000 | 2.00 (1.50–2.00) |" in text
+    assert "torch" not in table([row], ["tracejit", "torch"], markdown=True)  # no place in any row
     assert "50% memory" in text and "1.5x |" in text and "missed" not in text
     assert shortfalls([row]) == ""
     row.target = Target(3.0)
@@ -86,3 +93,50 @@ def test_workloads_are_told_apart() -> None:
     for w in small:
         first, second = (w.inputs(np.random.default_rng(0)) for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)) and w.moves(first, first[0])[0] > 0
+
+
+def test_one_thread_is_one() -> None:
+    """NumPy's products too, whose threads are made when it is imported; and who uses more is found out."""
+    library = Library("numpy", 1)
+    assert library.usable
+    try:
+        state, (result, _) = library.ask("set_up", "1024x1024 @ 1024x1024")
+        assert state == "done" and result.shape == (1024, 1024)
+        for task in Path(f"/proc/{library.process.pid}/task").glob("[0-9]*"):
+            assert len(os.sched_getaffinity(int(task.name))) == 1
+        state, seconds = library.ask("time")
+        assert state == "done" and seconds > 1e-3
+    finally:
+        library.stop()
+    check_processors(1.04, 1)
+    with pytest.raises(RuntimeError, match=r"1\.31 processors were at work, where 1 should have been"):
+        check_processors(1.31, 1)
+
+
+@pytest.mark.parametrize("workload", TRAINING.values(), ids=list(TRAINING))
+def test_training_steps_start_from_the_same_loss(workload: TrainingStep) -> None:
+    """Weights are given to layers in the right places: the first loss is that of the formulas in float64."""
+    inputs = workload.inputs(np.random.default_rng(0))
+    wide = tuple(a.astype("float64") if a.dtype.kind == "f" else a for a in inputs)
+    with tj.eager():  # compiled, the benchmark itself checks it
+        loss = workload.build(PEERS["tracejit"](1), inputs)()
+    workload.check(loss, workload.build(PEERS["numpy"](1), wide)())
+
+
+def test_memory_of_steps() -> None:
+    """The weights, gradients and moments of a layer of a million numbers take 16 MB at least, and not much more."""
+
+    class Wide(Miniature):
+        sizes = (1000, 1000, 8, 8)
+
+    found = peak_of_steps(Wide(), PEERS["tracejit"](1))
+    assert 12e6 < found.grown < 60e6 < found.whole
+
+
+def test_tables_go_between_their_marks(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_document(document, "| new |")
+    assert document.read_text() == f"before\n{BEGIN}\n| new |\n{END}\nafter\n"
+    text = DOCUMENT.read_text()
+    assert text.count(BEGIN) == text.count(END) == 1 and text.index(BEGIN) < text.index(END)
