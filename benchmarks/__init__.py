@@ -1,6 +1,6 @@
 """Benchmarks of tracejit against NumPy, plain Numba, JAX, PyTorch, numexpr and Dr.Jit, whichever are installed.
 
-    python -m benchmarks [--markdown] [--write [FILE]] [--only NAME ...] [--peers NAME ...] [--rounds N] [--threads N ...]
+    python -m benchmarks [--markdown] [--write [FILE]] [--only NAME ...] [--peers NAME ...] [--rounds N] [--threads N]
 
 Every library has a process of its own for each number of threads, so that nobody's idle threads disturb another. Rounds
 are interleaved: in each round every library runs the workload for a moment, one after the other. The speed of tracejit
