@@ -37,6 +37,13 @@ def test_pickle_by_reference() -> None:
     same(g(x()), [3, 5, 7])
 
 
+under_another_name = tj.function(lambda a: a * 3, name="thrice")
+
+
+def test_pickle_a_lambda_of_a_module() -> None:
+    assert pickle.loads(pickle.dumps(under_another_name)) is under_another_name
+
+
 def test_pickle_in_another_process() -> None:
     code = (
         f"import pickle, sys; sys.path[:0] = {sys.path!r}\nimport numpy as np, tracejit as tj\n"

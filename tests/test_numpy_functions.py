@@ -97,6 +97,46 @@ def test_numpy_functions_take_tensors() -> None:
                 np.testing.assert_allclose(a.numpy(), b, rtol=1e-12)
 
 
+UFUNC_METHODS = {
+    "accumulate": lambda x: (np.add.accumulate(x), np.multiply.accumulate(x, axis=1), np.maximum.accumulate(x),
+                             np.minimum.accumulate(x, -1), np.logaddexp.accumulate(x, 0)),
+    "reduce": lambda x: (np.add.reduce(x), np.maximum.reduce(x, axis=None), np.multiply.reduce(x, 1, keepdims=True)),
+    "outer": lambda x: (np.subtract.outer(x, x[0]), np.hypot.outer(x[0], [1.0, 2.0]), np.greater.outer(x[0], 0.5)),
+    "types": lambda x: (np.add.reduce(x, dtype="float32"), np.add(x, 1, dtype="float32"), np.astype(x, np.int64)),
+    "partition": lambda x: (np.partition(x, 2)[:, 2], np.sort(np.argpartition(x, 4), axis=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("f", UFUNC_METHODS.values(), ids=UFUNC_METHODS)
+def test_methods_of_ufuncs_take_tensors(f: Callable[..., Any]) -> None:
+    for run in (f, tj.function(f)):
+        for found, wanted in zip(run(tj.asarray(X)), f(X), strict=True):
+            assert isinstance(found, tj.Tensor) and found.dtype == wanted.dtype
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6 if wanted.dtype == "float32" else 1e-12)
+
+
+def test_ufuncs_write_at_places() -> None:
+    places = np.array([0, 2, 2, -1])
+
+    def f(t):
+        np.add.at(t, places, 2.0)
+        np.subtract.at(t, [1], 1.0)
+        np.multiply.at(t, [0, 0], 3.0)
+        np.maximum.at(t, places, t[:4] * 0.5)
+        np.minimum.at(t, slice(3, 5), -0.25)
+
+    wanted = V.copy()
+    f(wanted)
+    for run in (f, tj.function(f)):
+        for given in (tj.asarray(V), V.copy()):  # the caller sees it
+            run(given)
+            np.testing.assert_allclose(np.asarray(given), wanted, rtol=1e-12)
+    with pytest.raises(TypeError, match=r"np\.divide\.at is not supported on tensors"):
+        np.divide.at(tj.asarray(V), [0], 2.0)
+    with pytest.raises(TypeError, match="a NumPy array cannot hold tensors"):
+        np.add.at(V.copy(), [0], tj.ones(1))
+
+
 def test_piecewise() -> None:
     for way in ways.WAYS:
         for functions in ([lambda v: v**2, 3.0], [np.negative, 2.0, lambda v: v + 10]):

@@ -636,11 +636,15 @@ class Function:
         return f"<tj.function {self.name}>"
 
     def __reduce__(self) -> Any:
-        """By reference where the module has it under its name, else as the Python function and the settings."""
-        found: Any = sys.modules.get(getattr(self, "__module__", ""))
-        for part in getattr(self, "__qualname__", "").split("."):
+        """By reference where the module has it under some name, else as the Python function and the settings."""
+        module: Any = sys.modules.get(getattr(self, "__module__", ""))
+        found, path = module, getattr(self, "__qualname__", "")
+        for part in path.split("."):
             found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (_rebuilt, (self.python_function, self.settings))
+        if found is self:
+            return path
+        name = next((name for name, x in list(getattr(module, "__dict__", {}).items()) if x is self), None)
+        return name or (_rebuilt, (self.python_function, self.settings))
 
 
 def _rebuilt(python_function: Callable[..., Any], settings: dict[str, Any]) -> Function:

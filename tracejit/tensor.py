@@ -273,21 +273,18 @@ class Tensor:
 
     # -- protocols -------------------------------------------------------------------------------------------------
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        function = NUMPY_FUNCTIONS.get(ufunc)
+        function = NUMPY_FUNCTIONS.get(ufunc if method == "__call__" else (ufunc, method))
         out = kwargs.pop("out", None)
-        if method == "reduce" and (reduction := NUMPY_FUNCTIONS.get((ufunc, "reduce"))) is not None:
-            function = reduction
-            kwargs = {k: v for k, v in kwargs.items() if (v is not None or k == "axis") and v is not np._NoValue}  # type: ignore[attr-defined]
-            kwargs.setdefault("axis", 0)
-        elif method == "at" and len(inputs) == 3 and isinstance(inputs[0], Tensor):
-            raise TypeError(f"np.{ufunc.__name__}.at writes in place; use t = t.at[index].{ufunc.__name__}(value)")
-        elif method != "__call__" or function is None:
+        if function is None:
             name = ufunc.__name__ + ("" if method == "__call__" else f".{method}")
             raise TypeError(f"np.{name} is not supported on tensors; use tracejit's own functions, or np.asarray(t)")
         if out is not None:
             raise TypeError(f"np.{ufunc.__name__}: tensors are values, so out= is not supported; assign the result")
+        if method in ("reduce", "accumulate"):
+            kwargs = {k: v for k, v in kwargs.items() if (v is not None or k == "axis") and v is not np._NoValue}  # type: ignore[attr-defined]
+            return function(*inputs, **{"axis": 0, **kwargs})
         dtype = kwargs.pop("dtype", None)
-        if kwargs and method == "__call__":
+        if kwargs:
             raise TypeError(f"np.{ufunc.__name__}: {', '.join(kwargs)}= is not supported on tensors")
         result = function(*inputs, **kwargs)
         return result if dtype is None else result.astype(dtype)

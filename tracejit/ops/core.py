@@ -364,7 +364,7 @@ def known(op: Op) -> Op:
     return op
 
 
-Numpy = Any  # a NumPy function or ufunc, a tuple of them; (ufunc, "reduce") is the reduction of one
+Numpy = Any  # a NumPy function or ufunc, a tuple of them; (ufunc, "reduce") is a method of one
 
 
 class OpFunction(Protocol):

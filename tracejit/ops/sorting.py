@@ -117,6 +117,21 @@ def _positions(t: Tensor, descending: bool) -> Tensor:
     return t.shape[-1] - 1 - flip(backwards, -1)  # type: ignore[operator]
 
 
+@composite(numpy=np.partition)
+def partition(x: Any, kth: Any, axis: int | None = -1, kind: Any = None, order: Any = None) -> Tensor:
+    """The elements along `axis` with the `kth` where it would be if they were sorted, and smaller ones before it.
+
+    In fact all of them are sorted.
+    """
+    return sort(x, axis)
+
+
+@composite(numpy=np.argpartition)
+def argpartition(x: Any, kth: Any, axis: int | None = -1, kind: Any = None, order: Any = None) -> Tensor:
+    """int64 positions for `partition`."""
+    return argsort(x, axis)
+
+
 def top_k(x: Any, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
     """The `k` largest elements along `axis`, largest first, and their int64 positions (of equal ones, the first first).
 
@@ -200,4 +215,7 @@ def isin(x1: Any, x2: Any, *, invert: bool = False) -> Tensor:
     return ~found if invert else found  # type: ignore[operator]
 
 
-__all__ = ["sort", "argsort", "top_k", "searchsorted", "nonzero", "flatnonzero", "argwhere", "isin"]
+__all__ = [
+    "sort", "argsort", "partition", "argpartition", "top_k", "searchsorted", "nonzero", "flatnonzero", "argwhere",
+    "isin",
+]
