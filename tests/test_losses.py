@@ -322,7 +322,7 @@ def test_names() -> None:
         L.get(1)
     with pytest.raises(ValueError, match="reduction is one of"):
         L.MeanSquaredError(reduction="average")
-    with pytest.raises(ValueError, match="label_smoothing must be from 0 to 1"):
+    with pytest.raises(ValueError, match="label_smoothing must be within"):
         L.BinaryCrossentropy(label_smoothing=2.0)
 
 

@@ -141,7 +141,7 @@ def test_thresholds_top_k_and_class() -> None:
     np.testing.assert_allclose(total(M.Recall(class_id=3), HOT, P),
                                ((P[:, 3] > 0.5) & (LABELS == 3)).sum() / (LABELS == 3).sum(), rtol=1e-6)
     assert M.Precision()([0.0, 1.0], [0.0, 0.0]).item() == 0
-    with pytest.raises(ValueError, match="from 0 to 1"):
+    with pytest.raises(ValueError, match="must be within"):
         M.Recall(thresholds=1.5)
 
 

@@ -424,7 +424,7 @@ def test_pairs_that_do_not_fit() -> None:
         optimizer.apply_gradients([(tj.zeros(3), w)])
     with pytest.raises(ValueError, match="given twice"):
         optimizer.apply_gradients([(tj.zeros(2), w), (tj.zeros(2), w)])
-    with pytest.raises(TypeError, match="no Variable"):
+    with pytest.raises(TypeError, match=r"pairs are \(gradient, Variable\), got"):
         optimizer.apply_gradients([(tj.zeros(2), tj.zeros(2))])
     with pytest.raises(ValueError, match="2 gradients for 1"):
         optimizer.apply([tj.zeros(2), tj.zeros(2)], [w])

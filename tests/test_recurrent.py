@@ -219,7 +219,7 @@ def test_wrong_inputs_are_named() -> None:
         L.Bidirectional(L.LSTM(2), "mean")
     with pytest.raises(ValueError, match="the layer is built already"):
         L.Bidirectional(layer)
-    with pytest.raises(ValueError, match="units must be positive"):
+    with pytest.raises(ValueError, match="units must be at least 1"):
         L.GRU(0)
 
 

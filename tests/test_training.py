@@ -346,7 +346,7 @@ def test_wrong_data_and_order_are_named(data: Any) -> None:
         ((images, labels[:5]), {}, r"equally many rows, got shapes \[\(8, 8, 8\), \(5,\)\]"),
         ((images[:0], labels[:0]), {}, "the arrays have no rows"),
         ((None, None), {}, "there is no data"),
-        ((images, labels), {"batch_size": 0}, "batch_size must be positive"),
+        ((images, labels), {"batch_size": 0}, "batch_size must be at least 1"),
         ((images, labels), {"validation_split": 1.5}, "validation_split must be between 0 and 1"),
         ((images, labels), {"verbose": 7}, "verbose must be 0"),
         ((iter([]),), {}, "there are no batches in epoch 1"),

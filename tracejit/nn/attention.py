@@ -12,8 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tracejit.nn import initializers
 from tracejit.nn.core import Shape, described, last_size, tail
 from tracejit.nn.module import Layer, as_inputs, shapes
+from tracejit.nn.options import number, shape, whole
 from tracejit.ops.attention import scaled_dot_product_attention
 from tracejit.ops.core import as_tensor
 from tracejit.ops.creation import arange
@@ -81,11 +83,13 @@ class MultiHeadAttention(Layer):
         **options: Any,
     ):
         super().__init__(**options)
-        self.num_heads, self.key_dim = num_heads, key_dim
-        self.value_dim = key_dim if value_dim is None else value_dim
-        self.dropout, self.use_bias = dropout, use_bias
-        self.output_shape = (output_shape,) if isinstance(output_shape, int) else output_shape
-        self.initializers = {"kernel_initializer": kernel_initializer, "bias_initializer": bias_initializer}
+        self.num_heads, self.key_dim = whole(self, "num_heads", num_heads), whole(self, "key_dim", key_dim)
+        self.value_dim = key_dim if value_dim is None else whole(self, "value_dim", value_dim)
+        self.dropout, self.use_bias = number(self, "dropout", dropout, "[0, 1]"), use_bias
+        sizes = (output_shape,) if isinstance(output_shape, int) else output_shape
+        self.output_shape: Any = None if sizes is None else shape(self, "output_shape", sizes)
+        first = {"kernel_initializer": kernel_initializer, "bias_initializer": bias_initializer}
+        self.initializers = {k: initializers.get(v) for k, v in first.items()}
 
     def shapes_for_build(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         query = shapes(args[0])
@@ -130,9 +134,9 @@ class MultiHeadAttention(Layer):
         key = value if key is None else as_inputs(key, self.dtype)
         for name, x in (("query", query), ("value", value), ("key", key)):
             if x.ndim != 3:
-                raise ValueError(
-                    f"MultiHeadAttention: {name} must be (batch, positions, features), got shape {x.shape}"
-                )
+                raise ValueError(f"{name} must be (batch, positions, features), got shape {x.shape}")
+            if x.shape[0] != query.shape[0]:
+                raise ValueError(f"{name} of shape {x.shape} has another batch than query of shape {query.shape}")
         # (batch, heads, length, size)
         q = transpose(self.query(query), (0, 2, 1, 3))
         k = transpose(self.key(key), (0, 2, 1, 3))

@@ -15,6 +15,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.data.dataset import Dataset
+from tracejit.nn.options import number, whole
 from tracejit.ops import core
 from tracejit.ops.elementwise import minimum
 from tracejit.ops.selection import take
@@ -40,7 +41,7 @@ class Batches:
         what: str = "fit",
     ):
         self.what, self.limit, self._shuffle = what, steps, shuffle
-        self._weights = None if class_weight is None else _table(class_weight)
+        self._weights = None if class_weight is None or class_weight == {} else _table(class_weight)
         self._rows: Dataset | None = None
         self._going: Iterator[Any] | None = None  # an iterator that goes on over epochs
         if isinstance(x, Dataset) or _is_iterable(x):
@@ -58,17 +59,15 @@ class Batches:
             return
         if x is None:
             raise ValueError(f"{what}: there is no data, x is None; give arrays, a Dataset or an iterable of batches")
-        parts = tuple(arrays(p) for p in (x, y, sample_weight) if p is not None)
+        named = {"x": x, "y": y, "sample_weight": sample_weight}
+        parts = tuple(arrays(p, f"{what}: {name}") for name, p in named.items() if p is not None)
         if y is None and sample_weight is not None:
             raise ValueError(f"{what}: sample_weight without y")
         self.count = _common_length(parts, what)
-        size = 32 if batch_size is None else batch_size
-        if size < 1:
-            raise ValueError(f"{what}: batch_size must be positive, got {size}")
-        self._size = size
+        self._size = size = 32 if batch_size is None else whole(what, "batch_size", batch_size)
         self._rows = Dataset.from_tensor_slices(parts)
-        whole = -(-self.count // size)
-        self.steps = whole if steps is None else min(steps, whole)
+        found = -(-self.count // size)
+        self.steps = found if steps is None else min(steps, found)
         self.source = None
 
     def epoch(self, passes_before: int = 0) -> Iterator[Any]:
@@ -113,7 +112,8 @@ def split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple[Any, 
         raise ValueError(f"fit: validation_split must be between 0 and 1, got {share}")
     if isinstance(x, Dataset) or _is_iterable(x):
         raise ValueError("fit: validation_split needs arrays; of a dataset use take and skip, and validation_data")
-    parts = tuple(None if p is None else arrays(p) for p in (x, y, sample_weight))
+    named = {"x": x, "y": y, "sample_weight": sample_weight}
+    parts = tuple(None if p is None else arrays(p, f"fit: {name}") for name, p in named.items())
     n = _common_length(tuple(p for p in parts if p is not None), "fit")
     at = int(n * (1 - share))
     if at in (0, n):
@@ -129,28 +129,33 @@ def split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple[Any, 
 
 def _is_iterable(x: Any) -> bool:
     """Whether it is gone over as it is: not an array, nor a container of arrays."""
-    if isinstance(x, (np.ndarray, Tensor, list, tuple, dict)) or hasattr(x, "__array__") or x is None:
+    if isinstance(x, (np.ndarray, Tensor, list, tuple, dict, str)) or hasattr(x, "__array__") or x is None:
         return False
     return isinstance(x, Iterable) or callable(x)
 
 
 def _table(class_weight: Mapping[int, float]) -> Tensor:
     """Weights by class; 1 for those that are not named, in the last row for all beyond."""
+    if not isinstance(class_weight, Mapping):
+        raise TypeError(f"fit: class_weight must be a dict of weights by class, got {class_weight!r}")
+    for k, w in class_weight.items():
+        whole("fit", "each class of class_weight", k, 0)
+        number("fit", f"class_weight[{k}]", w, "[0, inf)")
     found = np.ones(max(class_weight) + 2, dtypes.default_float())
     for k, w in class_weight.items():
         found[k] = w
     return core.as_tensor(found)
 
 
-def arrays(x: Any) -> Any:
+def arrays(x: Any, what: str = "the data") -> Any:
     """Arrays or tensors, floats in the default precision; lists and dicts of arrays stay what they are."""
     if isinstance(x, dict):
-        return {k: arrays(v) for k, v in x.items()}
+        return {k: arrays(v, f"{what}[{k!r}]") for k, v in x.items()}
     if isinstance(x, (list, tuple)) and x and all(isinstance(v, (np.ndarray, Tensor)) and v.ndim for v in x):
-        return tuple(arrays(v) for v in x)
+        return tuple(arrays(v, f"{what}[{k}]") for k, v in enumerate(x))
     array = x if isinstance(x, (np.ndarray, Tensor)) else np.asarray(x)
-    if array.dtype == object:
-        raise TypeError(f"an array of numbers is needed, got {type(x).__name__} of objects")
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{what} must be numbers, got {type(x).__name__} of {array.dtype}")
     if array.dtype.kind == "f" and array.dtype != dtypes.default_float():
         return array.astype(dtypes.default_float())
     return array

@@ -9,8 +9,10 @@ Read next: `training.py`.
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +21,7 @@ import numpy as np
 
 from tracejit import summary
 from tracejit.checkpoints import Checkpoint
+from tracejit.nn.options import a_function, number, whole
 
 Logs = Mapping[str, Any]
 
@@ -96,7 +99,8 @@ class CallbackList:
         self.callbacks = list(callbacks)
         for c in self.callbacks:
             if not isinstance(c, Callback):
-                raise TypeError(f"a callback is a tj.callbacks.Callback, got {c!r}")
+                hint = f"; make one: {c.__name__}(...)" if isinstance(c, type) else ""
+                raise TypeError(f"a callback is a tj.callbacks.Callback, got {c!r}{hint}")
             c.model, c.params = model, params
         self._who = {e: [getattr(c, e) for c in self.callbacks if _overrides(c, e)] for e in EVENTS}
 
@@ -138,7 +142,7 @@ class LambdaCallback(Callback):
         for event, f in functions.items():
             if event not in EVENTS:
                 raise ValueError(f"LambdaCallback: nothing is called {event!r}; there are {', '.join(EVENTS)}")
-            setattr(self, event, f)
+            setattr(self, event, a_function(self, event, f))
 
 
 # -- watching a number -------------------------------------------------------------------------------------------------
@@ -148,7 +152,9 @@ class _Watching(Callback):
     def __init__(self, monitor: str, mode: str, min_delta: float = 0.0):
         if mode not in ("auto", "min", "max"):
             raise ValueError(f"{type(self).__name__}: mode must be 'auto', 'min' or 'max', got {mode!r}")
-        self.monitor, self.min_delta = monitor, abs(min_delta)
+        if not isinstance(monitor, str):
+            raise TypeError(f"{type(self).__name__}: monitor must be the name of a loss or metric, got {monitor!r}")
+        self.monitor, self.min_delta = monitor, abs(number(self, "min_delta", min_delta))
         rises = ("acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "r2")
         self.rising = mode == "max" or (mode == "auto" and any(word in monitor.lower() for word in rises))
         self.best = -math.inf if self.rising else math.inf
@@ -184,8 +190,10 @@ class EarlyStopping(_Watching):
         start_from_epoch: int = 0,
     ):
         super().__init__(monitor, mode, min_delta)
-        self.patience, self.verbose, self.baseline = patience, verbose, baseline
-        self.restore_best_weights, self.start_from_epoch = restore_best_weights, start_from_epoch
+        self.patience, self.verbose = whole(self, "patience", patience, 0), verbose
+        self.baseline = None if baseline is None else number(self, "baseline", baseline)
+        self.restore_best_weights = restore_best_weights
+        self.start_from_epoch = whole(self, "start_from_epoch", start_from_epoch, 0)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
@@ -235,10 +243,9 @@ class ReduceLROnPlateau(_Watching):
         min_lr: float = 0.0,
     ):
         super().__init__(monitor, mode, min_delta)
-        if factor >= 1:
-            raise ValueError(f"ReduceLROnPlateau: factor must be below 1, got {factor}")
-        self.factor, self.patience, self.verbose = factor, patience, verbose
-        self.cooldown, self.min_lr = cooldown, min_lr
+        self.factor = number(self, "factor", factor, "[0, 1)")
+        self.patience, self.verbose = whole(self, "patience", patience, 0), verbose
+        self.cooldown, self.min_lr = whole(self, "cooldown", cooldown, 0), number(self, "min_lr", min_lr, "[0, inf)")
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self.wait, self.resting = 0, 0
@@ -268,17 +275,25 @@ class LearningRateScheduler(Callback):
     """Sets the learning rate before each epoch: schedule(epoch, learning rate) or schedule(epoch) gives the new one."""
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0):
-        self.schedule, self.verbose = schedule, verbose
+        self.schedule, self.verbose = a_function(self, "schedule", schedule), verbose
+        self._takes_rate = _takes(schedule, 2)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         old = float(self.model.optimizer.learning_rate)
-        try:
-            new = float(self.schedule(epoch, old))
-        except TypeError:
-            new = float(self.schedule(epoch))
+        given = self.schedule(epoch, old) if self._takes_rate else self.schedule(epoch)
+        new = float(number(self, "what schedule gives", given, "[0, inf)"))
         self.model.optimizer.learning_rate = new
         if self.verbose:
             print(f"Epoch {epoch + 1}: the learning rate is {new:.4g}")
+
+
+def _takes(f: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments."""
+    try:
+        inspect.signature(f).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class TerminateOnNaN(Callback):
@@ -313,8 +328,10 @@ class ModelCheckpoint(_Watching):
         super().__init__(monitor, mode)
         if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
             raise ValueError(f"ModelCheckpoint: save_freq must be 'epoch' or a number of batches, got {save_freq!r}")
-        self.filepath, self.verbose, self.save_best_only = str(filepath), verbose, save_best_only
-        self.save_freq, self.keep = save_freq, keep
+        self.filepath, self.verbose, self.save_best_only = os.fspath(filepath), verbose, save_best_only
+        if self.filepath.endswith((".h5", ".hdf5", ".keras")):
+            raise ValueError(f"ModelCheckpoint: filepath must be a folder or a .safetensors file, got {filepath!r}")
+        self.save_freq, self.keep = save_freq, None if keep is None else whole(self, "keep", keep)
         self.checkpoint: Checkpoint | None = None
         self._epoch, self._batches = 0, 0
 
@@ -414,9 +431,10 @@ class TensorBoard(Callback):
         write_graph: bool = True,
         update_freq: str | int = "epoch",
     ):
-        if update_freq not in ("epoch", "batch") and not isinstance(update_freq, int):
+        if update_freq not in ("epoch", "batch") and (not isinstance(update_freq, int) or update_freq < 1):
             raise ValueError(f"TensorBoard: update_freq must be 'epoch', 'batch' or a number, got {update_freq!r}")
-        self.log_dir, self.histogram_freq, self.write_graph = Path(log_dir), histogram_freq, write_graph
+        self.log_dir, self.write_graph = Path(log_dir), write_graph
+        self.histogram_freq = whole(self, "histogram_freq", histogram_freq, 0)
         self.every = 0 if update_freq == "epoch" else 1 if update_freq == "batch" else int(update_freq)
         self._writers: dict[str, summary.SummaryWriter] = {}
         self._batches = 0
@@ -458,12 +476,15 @@ class CSVLogger(Callback):
     """Writes the logs of each epoch as a row of a CSV file."""
 
     def __init__(self, filename: Any, separator: str = ",", append: bool = False):
+        if not isinstance(separator, str) or len(separator) != 1:
+            raise ValueError(f"CSVLogger: separator must be one character, got {separator!r}")
         self.filename, self.separator, self.append = Path(filename), separator, append
         self._file: IO[str] | None = None
         self._columns: list[str] = []
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._columns = []
+        self.filename.parent.mkdir(parents=True, exist_ok=True)
         if self.append and self.filename.exists() and self.filename.stat().st_size:
             with open(self.filename, newline="") as file:
                 self._columns = next(csv.reader(file, delimiter=self.separator))

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from tracejit.nn import regularizers
-from tracejit.nn.core import Activated, Shape, described, last_size, tail
+import numpy as np
+
+from tracejit.nn.core import Activated, Shape, Weighted, described, last_size, tail
 from tracejit.nn.module import Layer
+from tracejit.nn.options import one_of, whole
 from tracejit.ops import convolution, pooling
 from tracejit.ops.elementwise import cast
 from tracejit.ops.reduction import max, sum
@@ -25,11 +27,11 @@ Sizes = tuple[int, ...]
 
 def per_dim(name: str, what: str, value: Any, rank: int) -> Sizes:
     """One positive int for each dim, given as one or as several."""
-    found = (value,) * rank if isinstance(value, int) else tuple(value)
-    found = found * rank if len(found) == 1 else found
-    if len(found) != rank or any(not isinstance(n, int) or n <= 0 for n in found):
+    given = tuple(value) if isinstance(value, (list, tuple, np.ndarray)) else (value,)
+    found = given * rank if len(given) == 1 else given
+    if len(found) != rank or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n <= 0 for n in found):
         raise ValueError(f"{name}: {what} must be a positive int, or {rank} of them, got {value!r}")
-    return found
+    return tuple(map(int, found))
 
 
 def _moved_over(n: int | None, size: int, stride: int, dilation: int, padding: str) -> int | None:
@@ -46,6 +48,10 @@ def _check_channels_last(name: str, data_format: str | None) -> None:
         raise ValueError(f"{name}: data_format {data_format!r} is not supported; put channels last")
 
 
+def _padding(layer: Layer, given: Any, choices: Sequence[str]) -> str:
+    return str(one_of(layer, "padding", given.lower() if isinstance(given, str) else given, choices))
+
+
 class _Windowed(Layer):
     """What all layers of windows over `rank` dims share."""
 
@@ -57,13 +63,14 @@ class _Windowed(Layer):
             raise ValueError(f"{self.name}: input must be (batch, {dims}, channels), got shape {input_shape}")
 
 
-class _Conv(Activated, _Windowed):
+class _Conv(Weighted, _Windowed):
     """Convolutions, by rank.
 
     Variables: kernel (*kernel_size, inputs / groups, filters), bias (filters,).
     """
 
     paddings: ClassVar[tuple[str, ...]] = ("valid", "same")
+    _filters: ClassVar[str] = "filters"
 
     def __init__(
         self,
@@ -82,21 +89,18 @@ class _Conv(Activated, _Windowed):
         bias_regularizer: Any = None,
         **options: Any,
     ):
-        super().__init__(activation, **options)
+        super().__init__(
+            activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, **options
+        )
         name = type(self).__name__
         _check_channels_last(name, data_format)
-        self.filters, self.groups, self.use_bias = filters, groups, use_bias
+        self.filters, self.groups = whole(self, self._filters, filters), whole(self, "groups", groups)
         self.kernel_size = per_dim(name, "kernel_size", kernel_size, self.rank)
         self.strides = per_dim(name, "strides", strides, self.rank)
         self.dilation_rate = per_dim(name, "dilation_rate", dilation_rate, self.rank)
-        self.padding = padding.lower()
-        if self.padding not in self.paddings:
-            raise ValueError(f"{name}: padding must be one of {self.paddings}, got {padding!r}")
-        if filters <= 0 or groups <= 0 or filters % groups:
-            raise ValueError(f"{name}: filters must be a positive multiple of groups, got {filters} and {groups}")
-        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
+        self.padding = _padding(self, padding, self.paddings)
+        if filters % groups:
+            raise ValueError(f"{name}: filters must be a multiple of groups, got {filters} and {groups}")
 
     def kernel_shape(self, inputs: int) -> Sizes:
         """The kernel's shape for so many input channels."""
@@ -111,12 +115,8 @@ class _Conv(Activated, _Windowed):
     def build(self, input_shape: Any) -> None:
         self._check_rank(input_shape)
         inputs = last_size(self, input_shape)
-        shape, penalty = self.kernel_shape(inputs), self.kernel_regularizer
-        self.kernel = self.add_weight(shape, self.kernel_initializer, name="kernel", regularizer=penalty)
-        self.bias = None
-        if self.use_bias:
-            shape, penalty = (self.outputs(inputs),), self.bias_regularizer
-            self.bias = self.add_weight(shape, self.bias_initializer, name="bias", regularizer=penalty)
+        self.add_kernel(self.kernel_shape(inputs))
+        self.add_bias((self.outputs(inputs),))
 
     def convolved(self, x: Any) -> Any:
         """The convolution alone."""
@@ -177,6 +177,8 @@ class Conv3D(_Conv):
 
 class _Depthwise(_Conv):
     """Each channel by itself. Variables: kernel (*kernel_size, inputs, depth_multiplier), bias."""
+
+    _filters = "depth_multiplier"
 
     def __init__(
         self,
@@ -255,6 +257,7 @@ class SeparableConv2D(Activated, _Windowed):
         **options: Any,
     ):
         super().__init__(activation, **options)
+        whole(self, "filters", filters)
         self.depthwise = DepthwiseConv2D(
             kernel_size, strides, padding, depth_multiplier, data_format, dilation_rate, None, False,
             depthwise_initializer, dtype=self.dtype,
@@ -354,9 +357,7 @@ class _Pool(_Windowed):
         _check_channels_last(name, data_format)
         self.pool_size = per_dim(name, "pool_size", pool_size, self.rank)
         self.strides = self.pool_size if strides is None else per_dim(name, "strides", strides, self.rank)
-        self.padding = padding.lower()
-        if self.padding not in ("valid", "same"):
-            raise ValueError(f"{name}: padding must be 'valid' or 'same', got {padding!r}")
+        self.padding = _padding(self, padding, ("valid", "same"))
 
     def call(self, x: Any) -> Any:
         self._check_rank(x.shape)
@@ -502,8 +503,11 @@ class ZeroPadding2D(_Windowed):
     def __init__(self, padding: Any = 1, data_format: str | None = None, **options: Any):
         super().__init__(**options)
         _check_channels_last(type(self).__name__, data_format)
-        per = (padding, padding) if isinstance(padding, int) else tuple(padding)
-        self.padding = tuple((p, p) if isinstance(p, int) else tuple(p) for p in per)
+        per = padding if isinstance(padding, (list, tuple)) else (padding, padding)
+        pairs = [tuple(p) if isinstance(p, (list, tuple)) else (p, p) for p in per]
+        if [len(p) for p in pairs] != [2, 2]:
+            raise ValueError(f"ZeroPadding2D: padding must be an int, two, or two pairs, got {padding!r}")
+        self.padding = tuple(tuple(int(whole(self, "padding", n, 0)) for n in pair) for pair in pairs)
 
     def call(self, x: Any) -> Any:
         self._check_rank(x.shape)

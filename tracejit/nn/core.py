@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tracejit.nn import activations, regularizers
+from tracejit.nn import activations, initializers, regularizers
 from tracejit.nn.module import Layer, traceable
+from tracejit.nn.options import a_function, axes, number, several, whole
+from tracejit.nn.options import shape as shape_of
 from tracejit.ops import core, random
 from tracejit.ops.dropout import dropout
 from tracejit.ops.elementwise import where
@@ -47,7 +49,43 @@ class Activated(Layer):
         return None if self.activation is activations.linear else activations.name_of(self.activation)
 
 
-class Dense(Activated):
+class Weighted(Activated):
+    """A layer with a kernel, perhaps a bias, and an activation function at the end."""
+
+    def __init__(
+        self,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **options: Any,
+    ):
+        super().__init__(activation, **options)
+        self.use_bias = use_bias
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
+
+    def add_kernel(self, shape: Sequence[int]) -> None:
+        """Make the kernel."""
+        initializer, penalty = self.kernel_initializer, self.kernel_regularizer
+        self.kernel = self.add_weight(shape, initializer, name="kernel", regularizer=penalty)
+
+    def add_bias(self, shape: Sequence[int]) -> None:
+        """Make the bias, if there shall be one."""
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(shape, self.first_bias(), name="bias", regularizer=self.bias_regularizer)
+
+    def first_bias(self) -> Any:
+        """How the bias starts."""
+        return self.bias_initializer
+
+
+class Dense(Weighted):
     """activation(x @ kernel + bias), over the last dim of x.
 
     Variables: kernel (inputs, units), bias (units,). ValueError if x has another number of inputs than at first.
@@ -70,23 +108,14 @@ class Dense(Activated):
         bias_regularizer: Any = None,
         **options: Any,
     ):
-        super().__init__(activation, **options)
-        check_units(self, units)
-        self.units, self.use_bias = units, use_bias
-        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
+        super().__init__(
+            activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, **options
+        )
+        self.units = whole(self, "units", units)
 
     def build(self, input_shape: Any) -> None:
-        inputs = last_size(self, input_shape)
-        self.kernel = self.add_weight(
-            (inputs, self.units), self.kernel_initializer, name="kernel", regularizer=self.kernel_regularizer
-        )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                (self.units,), self.bias_initializer, name="bias", regularizer=self.bias_regularizer
-            )
+        self.add_kernel((last_size(self, input_shape), self.units))
+        self.add_bias((self.units,))
 
     def call(self, x: Any) -> Any:
         if x.ndim == 0 or x.shape[-1] != self.kernel.shape[0]:
@@ -100,14 +129,6 @@ class Dense(Activated):
     def _options(self) -> str:
         bias = None if self.use_bias else False
         return f"{self.units}" + tail(described(activation=self._activation_name(), use_bias=bias))
-
-
-def check_units(layer: Layer, units: Any) -> None:
-    """TypeError or ValueError unless the number of features that a layer gives is a positive integer."""
-    if not isinstance(units, (int, np.integer)):
-        raise TypeError(f"{type(layer).__name__}: units must be an int, got {units!r}")
-    if units <= 0:
-        raise ValueError(f"{type(layer).__name__}: units must be positive, got {units}")
 
 
 def last_size(layer: Layer, input_shape: Any) -> int:
@@ -131,6 +152,8 @@ class Flatten(Layer):
     """
 
     def call(self, x: Any) -> Any:
+        if x.ndim == 0:
+            raise ValueError("input must be (batch, ...), got shape ()")
         return reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
@@ -147,7 +170,10 @@ class Reshape(Layer):
 
     def __init__(self, target_shape: Sequence[int], **options: Any):
         super().__init__(**options)
-        self.target_shape = tuple(target_shape)
+        sizes = several(self, "target_shape", target_shape, "sizes, one of them perhaps -1")
+        self.target_shape = tuple(int(whole(self, "each size of target_shape", n, -1)) for n in sizes)
+        if self.target_shape.count(-1) > 1:
+            raise ValueError(f"Reshape: only one size of target_shape can be -1, got {self.target_shape}")
 
     def call(self, x: Any) -> Any:
         return reshape(x, (x.shape[0], *self._sizes(x.shape[1:])))
@@ -157,7 +183,7 @@ class Reshape(Layer):
             return self.target_shape
         known = -math.prod(self.target_shape)
         total = math.prod(sizes)
-        if self.target_shape.count(-1) > 1 or known == 0 or total % known:
+        if known == 0 or total % known:
             raise ValueError(f"shape {tuple(sizes)} does not fit {self.target_shape}")
         return tuple(total // known if n == -1 else n for n in self.target_shape)
 
@@ -179,11 +205,13 @@ class Permute(Layer):
 
     def __init__(self, dims: Sequence[int], **options: Any):
         super().__init__(**options)
-        self.dims = tuple(dims)
+        self.dims = several(self, "dims", dims, "numbers of dims")
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             raise ValueError(f"Permute: dims must be the numbers 1 to {len(self.dims)} in some order, got {self.dims}")
 
     def call(self, x: Any) -> Any:
+        if x.ndim != len(self.dims) + 1:
+            raise ValueError(f"dims {self.dims} need an input of {len(self.dims) + 1} dims, got shape {x.shape}")
         return transpose(x, (0, *self.dims))
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
@@ -202,9 +230,11 @@ class RepeatVector(Layer):
 
     def __init__(self, n: int, **options: Any):
         super().__init__(**options)
-        self.n = n
+        self.n = whole(self, "n", n)
 
     def call(self, x: Any) -> Any:
+        if x.ndim != 2:
+            raise ValueError(f"input must be (batch, features), got shape {x.shape}")
         return repeat(reshape(x, (x.shape[0], 1, x.shape[1])), self.n, axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
@@ -246,7 +276,8 @@ class ReLU(_SameShape):
 
     def __init__(self, max_value: float | None = None, negative_slope: float = 0.0, **options: Any):
         super().__init__(**options)
-        self.max_value, self.negative_slope = max_value, negative_slope
+        self.max_value = None if max_value is None else number(self, "max_value", max_value, "[0, inf)")
+        self.negative_slope = number(self, "negative_slope", negative_slope)
 
     def call(self, x: Any) -> Any:
         slope = self.negative_slope
@@ -269,7 +300,7 @@ class ELU(_SameShape):
 
     def __init__(self, alpha: float = 1.0, **options: Any):
         super().__init__(**options)
-        self.alpha = alpha
+        self.alpha = number(self, "alpha", alpha)
 
     def call(self, x: Any) -> Any:
         return activations.elu(x, self.alpha)
@@ -280,7 +311,7 @@ class Softmax(_SameShape):
 
     def __init__(self, axis: int = -1, **options: Any):
         super().__init__(**options)
-        self.axis = axis
+        self.axis = axes(self, "axis", axis)
 
     def call(self, x: Any) -> Any:
         return activations.softmax(x, axis=self.axis)
@@ -295,11 +326,14 @@ class Lambda(Layer):
 
     def __init__(self, function: Callable[..., Any], output_shape: Sequence[int | None] | None = None, **options: Any):
         super().__init__(**options)
-        self.function = function
-        self.output_shape = None if output_shape is None else tuple(output_shape)
+        self.function = a_function(self, "function", function)
+        self.output_shape = None if output_shape is None else shape_of(self, "output_shape", output_shape)
 
     def call(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return traceable(self.function)(x, *args, **kwargs)
+        found = traceable(self.function)(x, *args, **kwargs)
+        if found is None:
+            raise TypeError(f"the function {self._options()} gave None; is there a return in it?")
+        return found
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         if self.output_shape is None:
@@ -319,6 +353,9 @@ class Rescaling(_SameShape):
 
     def __init__(self, scale: float, offset: float = 0.0, **options: Any):
         super().__init__(**options)
+        for name, value in (("scale", scale), ("offset", offset)):
+            if np.asarray(value).dtype.kind not in "iuf":
+                raise TypeError(f"Rescaling: {name} must be a number, or one for each channel, got {value!r}")
         self.scale, self.offset = scale, offset
 
     def call(self, x: Any) -> Any:
@@ -332,7 +369,8 @@ class Input(_SameShape):
     """The shape of one example, as the first entry of a `Sequential`, which is then built at once."""
 
     def __init__(self, shape: Sequence[int | None], **options: Any):
-        super().__init__(input_shape=shape, **options)
+        super().__init__(**options)
+        self._input_shape = shape_of(self, "shape", shape)
 
     def call(self, x: Any) -> Any:
         return x
@@ -352,7 +390,7 @@ class Masking(_SameShape):
 
     def __init__(self, mask_value: float = 0.0, **options: Any):
         super().__init__(**options)
-        self.mask_value = mask_value
+        self.mask_value = number(self, "mask_value", mask_value)
 
     def call(self, x: Any) -> Any:
         return where(self._real(x)[..., None], x, 0)
@@ -387,10 +425,9 @@ class Dropout(_SameShape):
         self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **options: Any
     ):
         super().__init__(**options)
-        if not 0 <= rate <= 1:
-            raise ValueError(f"{type(self).__name__}: rate must be within [0, 1], got {rate}")
-        self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
-        self.generator = None if seed is None else random.Generator(seed)
+        self.rate, self.seed = number(self, "rate", rate, "[0, 1]"), seed
+        self.noise_shape = None if noise_shape is None else shape_of(self, "noise_shape", noise_shape)
+        self.generator = None if seed is None else random.Generator(whole(self, "seed", seed, 0))
 
     def call(self, x: Any, training: bool = False) -> Any:
         if not training or self.rate == 0:
@@ -424,8 +461,8 @@ class GaussianNoise(_SameShape):
 
     def __init__(self, stddev: float, seed: int | None = None, **options: Any):
         super().__init__(**options)
-        self.stddev, self.seed = stddev, seed
-        self.generator = None if seed is None else random.Generator(seed)
+        self.stddev, self.seed = number(self, "stddev", stddev, "[0, inf)"), seed
+        self.generator = None if seed is None else random.Generator(whole(self, "seed", seed, 0))
 
     def call(self, x: Any, training: bool = False) -> Any:
         if not training or self.stddev == 0:
@@ -438,7 +475,8 @@ class GaussianNoise(_SameShape):
 
 # -- embeddings --------------------------------------------------------------------------------------------------------
 class Embedding(Layer):
-    """Rows of a table, by integer ids: ids of shape S give (*S, output_dim). IndexError for an id out of range.
+    """Rows of a table, by integer ids: ids of shape S give (*S, output_dim). IndexError for an id out of range;
+    negative ones count from the end.
 
     mask_zero: id 0 stands for steps that are not there; the next layers of a `Sequential` leave them out, as losses and
     metrics do in `fit`, and code of your own gives them `mask=embedding.compute_mask(ids)`.
@@ -454,9 +492,10 @@ class Embedding(Layer):
         embeddings_regularizer: Any = None, mask_zero: bool = False, **options: Any,
     ):  # fmt: skip
         super().__init__(**options)
-        self.input_dim, self.output_dim, self.mask_zero = input_dim, output_dim, mask_zero
+        self.input_dim, self.output_dim = whole(self, "input_dim", input_dim), whole(self, "output_dim", output_dim)
+        self.mask_zero = mask_zero
         self._makes_mask = mask_zero
-        self.embeddings_initializer = embeddings_initializer
+        self.embeddings_initializer = initializers.get(embeddings_initializer)
         self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
 
     def build(self, input_shape: Any) -> None:

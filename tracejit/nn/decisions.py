@@ -15,6 +15,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.nn.metric import Metric
+from tracejit.nn.options import number, one_of, whole
 from tracejit.nn.weighting import aligned, floats, quotient, targets_and_predictions
 from tracejit.ops import core
 from tracejit.ops.elementwise import abs, cast, maximum, minimum, where
@@ -50,10 +51,11 @@ def _counts(
 
 
 def _thresholds(name: str, given: float | Sequence[float] | None, default: float) -> np.ndarray:
-    found = np.atleast_1d(np.asarray(default if given is None else given, "float64"))
-    if given is not None and not ((found >= 0) & (found <= 1)).all():
-        raise ValueError(f"{name}: thresholds must be from 0 to 1, not {given}")
-    return found
+    if given is None:
+        return np.array([default])
+    single = np.ndim(given) == 0
+    values = [given] if single else given  # type: ignore[list-item]
+    return np.array([number(name, "thresholds", t, "[0, 1]") for t in values], "float64")  # type: ignore[union-attr]
 
 
 def _top(pred: Tensor, k: int) -> Tensor:
@@ -74,7 +76,8 @@ class _Decisions(Metric):
     ):
         super().__init__(name)
         self.thresholds = _thresholds(type(self).__name__, thresholds, 0.5 if top_k is None else -np.inf)
-        self.top_k, self.class_id = top_k, class_id
+        self.top_k = None if top_k is None else whole(self, "top_k", top_k)
+        self.class_id = None if class_id is None else whole(self, "class_id", class_id, 0)
         self._single = thresholds is None or np.ndim(thresholds) == 0
         shape = self.thresholds.shape
         self.true_positives = self.add_variable(shape, name="true_positives")
@@ -175,8 +178,7 @@ class AUC(Metric):
             raise ValueError(f"AUC: curve is 'ROC' or 'PR', summation_method 'interpolation', 'minoring' or "
                              f"'majoring', not {curve!r} and {summation_method!r}")
         if thresholds is None:
-            if num_thresholds < 2:
-                raise ValueError(f"AUC: num_thresholds must be at least 2, not {num_thresholds}")
+            whole(self, "num_thresholds", num_thresholds, 2)
             inner = np.arange(1, num_thresholds - 1) / (num_thresholds - 1)
         else:
             inner = np.sort(_thresholds("AUC", thresholds, 0.5))
@@ -238,11 +240,9 @@ class FBetaScore(Metric):
     def __init__(self, average: str | None = None, beta: float = 1.0, threshold: float | None = None,
                  name: str | None = None):
         super().__init__(name)
-        if average not in (None, "micro", "macro", "weighted"):
-            raise ValueError(f"average is None, 'micro', 'macro' or 'weighted', not {average!r}")
-        if not beta > 0:
-            raise ValueError(f"beta must be over 0, not {beta}")
-        self.average, self.beta, self.threshold = average, beta, threshold
+        self.average = one_of(self, "average", average, (None, "micro", "macro", "weighted"))
+        self.beta = number(self, "beta", beta, "(0, inf)")
+        self.threshold = None if threshold is None else number(self, "threshold", threshold, "[0, 1]")
         self._kept: dict[str, Any] = {}
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
@@ -306,7 +306,7 @@ class ConfusionMatrix(Metric):
 
     def __init__(self, num_classes: int, name: str | None = None):
         super().__init__(name)
-        self.num_classes = num_classes
+        self.num_classes = whole(self, "num_classes", num_classes)
         self.matrix = self.add_variable((num_classes, num_classes), name="matrix")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]

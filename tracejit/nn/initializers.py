@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.nn.options import number, whole
 from tracejit.ops import core, random
 from tracejit.tensor import Tensor, apply
 
@@ -30,7 +31,7 @@ class Initializer:
 
     def __init__(self, seed: int | None = None):
         self.seed = seed
-        self._generator = None if seed is None else random.Generator(seed)
+        self._generator = None if seed is None else random.Generator(whole(self, "seed", seed, 0))
 
     def __call__(self, shape: Sequence[int], dtype: Any = None) -> Tensor:
         d = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
@@ -50,6 +51,8 @@ class Constant(Initializer):
 
     def __init__(self, value: float = 0.0):
         super().__init__()
+        if not isinstance(value, Tensor) and np.asarray(value).dtype.kind not in "biufc":
+            raise TypeError(f"{type(self).__name__}: value must be a number or an array, got {value!r}")
         self.value = value
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
@@ -77,7 +80,9 @@ class RandomUniform(Initializer):
 
     def __init__(self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None):
         super().__init__(seed)
-        self.minval, self.maxval = minval, maxval
+        self.minval, self.maxval = number(self, "minval", minval), number(self, "maxval", maxval)
+        if minval > maxval:
+            raise ValueError(f"RandomUniform: minval must not be over maxval, got {minval} and {maxval}")
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
         return random.uniform(shape, self.minval, self.maxval, dtype=dtype, generator=self._generator)
@@ -88,7 +93,7 @@ class RandomNormal(Initializer):
 
     def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None):
         super().__init__(seed)
-        self.mean, self.stddev = mean, stddev
+        self.mean, self.stddev = number(self, "mean", mean), number(self, "stddev", stddev, "[0, inf)")
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
         return random.normal(shape, self.mean, self.stddev, dtype=dtype, generator=self._generator)
@@ -122,8 +127,9 @@ class VarianceScaling(Initializer):
         if mode not in ("fan_in", "fan_out", "fan_avg"):
             raise ValueError(f"VarianceScaling: mode must be 'fan_in', 'fan_out' or 'fan_avg', got {mode!r}")
         if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
-            raise ValueError(f"VarianceScaling: unknown distribution {distribution!r}")
-        self.scale, self.mode, self.distribution = scale, mode, distribution
+            raise ValueError(f"VarianceScaling: distribution must be 'uniform', 'truncated_normal' or "
+                             f"'untruncated_normal', got {distribution!r}")
+        self.scale, self.mode, self.distribution = number(self, "scale", scale, "(0, inf)"), mode, distribution
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
         fan_in, fan_out = fans(shape)
@@ -197,7 +203,7 @@ class Orthogonal(Initializer):
 
     def __init__(self, gain: float = 1.0, seed: int | None = None):
         super().__init__(seed)
-        self.gain = gain
+        self.gain = number(self, "gain", gain)
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
         if len(shape) < 2:
@@ -226,7 +232,7 @@ class Identity(Initializer):
 
     def __init__(self, gain: float = 1.0):
         super().__init__()
-        self.gain = gain
+        self.gain = number(self, "gain", gain)
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
         if len(shape) != 2:

@@ -9,12 +9,16 @@ Read next: `metrics.py`.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tracejit.nn.ctc import ctc_loss
 from tracejit.nn.module import traceable
+from tracejit.nn.options import number, unknown, whole
 from tracejit.nn.weighting import REDUCTIONS, aligned, floats, targets_and_predictions, weighted
 from tracejit.ops import core
 from tracejit.ops.core import normalize_axis
@@ -68,6 +72,7 @@ def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
 
 def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     """The mean of e**2 / 2 for errors e up to `delta`, and delta * (|e| - delta / 2) beyond (Huber 1964)."""
+    number("huber", "delta", delta, "(0, inf)")
     true, pred = targets_and_predictions(y_true, y_pred, "huber")
     error = abs(true - pred)
     return mean(where(error <= delta, 0.5 * square(error), delta * error - 0.5 * delta * delta), axis=-1)
@@ -123,6 +128,7 @@ def poisson(y_true: Any, y_pred: Any) -> Tensor:
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     """Minus the cosine of the angle between targets and predictions: -1 for equal directions."""
     true, pred = targets_and_predictions(y_true, y_pred, "cosine_similarity")
+    axis = normalize_axis("cosine_similarity", axis, pred.ndim)
     return -sum(_unit(true, axis) * _unit(pred, axis), axis=axis)
 
 
@@ -140,6 +146,7 @@ def binary_crossentropy(
     >>> binary_crossentropy([1.0], [-1000.0], from_logits=True).item()
     1000.0
     """
+    number("binary_crossentropy", "label_smoothing", label_smoothing, "[0, 1]")
     true, pred = targets_and_predictions(y_true, y_pred, "binary_crossentropy")
     if label_smoothing:
         true = true * (1 - label_smoothing) + 0.5 * label_smoothing
@@ -163,6 +170,7 @@ def categorical_crossentropy(
     >>> categorical_crossentropy([[0.0, 1.0]], [[0.0, 0.0]], from_logits=True).tolist()
     [0.6931471824645996]
     """
+    number("categorical_crossentropy", "label_smoothing", label_smoothing, "[0, 1]")
     true, pred = targets_and_predictions(y_true, y_pred, "categorical_crossentropy")
     classes = pred.shape[normalize_axis("categorical_crossentropy", axis, pred.ndim)]
     if label_smoothing:
@@ -250,6 +258,9 @@ class Loss:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, mask: Any = None) -> Tensor:
         """The reduced loss. sample_weight: a factor for each sample, or for each number that `call` gives. mask: where
         it is false, numbers are left out, also of the count that a mean divides by."""
+        for what, given in (("y_true", y_true), ("y_pred", y_pred)):
+            if given is None:
+                raise TypeError(f"{self.name}: {what} is None")
         pred = floats(y_pred)
         true = core.strong(core.as_tensor(y_true))
         losses, valid = self._losses(true, pred)
@@ -260,9 +271,9 @@ class Loss:
 
     def _losses(self, y_true: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor | None]:
         found = traceable(self.call)(y_true, y_pred)
-        if found is None:
-            raise TypeError(f"{self.name}: a loss must give a number for each sample, but it gave None; is there a "
-                            f"return in it?")
+        if not isinstance(found, (Tensor, np.ndarray, int, float, np.number)):
+            hint = "; is there a return in it?" if found is None else ""
+            raise TypeError(f"{self.name}: a loss must give a number for each sample, but it gave {found!r}{hint}")
         return core.as_tensor(found), None
 
     def __repr__(self) -> str:
@@ -276,6 +287,8 @@ class _Wrapped(Loss):
 
     def __init__(self, reduction: str | None = "sum_over_batch_size", name: str | None = None, **options: Any):
         super().__init__(name, reduction)
+        if other := options.keys() - inspect.signature(type(self).function).parameters:
+            raise unknown(self, other)
         self.options = options
 
     def call(self, y_true: Any, y_pred: Any) -> Tensor:
@@ -352,7 +365,7 @@ class Huber(_Wrapped):
     function = staticmethod(huber)
 
     def __init__(self, delta: float = 1.0, reduction: str | None = "sum_over_batch_size", name: str | None = None):
-        super().__init__(reduction, name, delta=delta)
+        super().__init__(reduction, name, delta=number(self, "delta", delta, "(0, inf)"))
 
 
 class CosineSimilarity(_Wrapped):
@@ -361,7 +374,7 @@ class CosineSimilarity(_Wrapped):
     function = staticmethod(cosine_similarity)
 
     def __init__(self, axis: int = -1, reduction: str | None = "sum_over_batch_size", name: str | None = None):
-        super().__init__(reduction, name, axis=axis)
+        super().__init__(reduction, name, axis=whole(self, "axis", axis, -64))
 
 
 class BinaryCrossentropy(_Wrapped):
@@ -377,7 +390,8 @@ class BinaryCrossentropy(_Wrapped):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
     ):
-        smoothing = _smoothing(label_smoothing)
+        smoothing = number(self, "label_smoothing", label_smoothing, "[0, 1]")
+        axis = whole(self, "axis", axis, -64)
         super().__init__(reduction, name, from_logits=from_logits, label_smoothing=smoothing, axis=axis)
 
 
@@ -394,7 +408,8 @@ class CategoricalCrossentropy(_Wrapped):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
     ):
-        smoothing = _smoothing(label_smoothing)
+        smoothing = number(self, "label_smoothing", label_smoothing, "[0, 1]")
+        axis = whole(self, "axis", axis, -64)
         super().__init__(reduction, name, from_logits=from_logits, label_smoothing=smoothing, axis=axis)
 
 
@@ -421,16 +436,13 @@ class SparseCategoricalCrossentropy(_Wrapped):
         axis: int = -1,
         name: str | None = None,
     ):
+        axis = whole(self, "axis", axis, -64)
+        if ignore_class is not None:
+            number(self, "ignore_class", ignore_class)
         super().__init__(reduction, name, from_logits=from_logits, ignore_class=ignore_class, axis=axis)
 
     def _losses(self, y_true: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor | None]:
         return _sparse(y_true, y_pred, **self.options)
-
-
-def _smoothing(value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"label_smoothing must be from 0 to 1, not {value}")
-    return value
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------

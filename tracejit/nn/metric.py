@@ -15,6 +15,7 @@ import numpy as np
 
 from tracejit import dtypes
 from tracejit.nn.module import Module, traceable
+from tracejit.nn.options import a_function
 from tracejit.nn.weighting import aligned, alike, floats, quotient
 from tracejit.ops import core
 from tracejit.ops.elementwise import cast
@@ -154,8 +155,12 @@ class MeanMetricWrapper(Mean):
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None, **options: Any):
         super().__init__(name or getattr(fn, "__name__", None))
-        self._fn, self._arguments = fn, options
+        self._fn, self._arguments = a_function(self, "fn", fn), options
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
         true, pred = core.strong(core.as_tensor(y_true)), core.strong(core.as_tensor(y_pred))
-        super().update_state(traceable(self._fn)(true, pred, **self._arguments), sample_weight)
+        found = traceable(self._fn)(true, pred, **self._arguments)
+        if found is None:
+            raise TypeError(f"{self.name}: a metric must give a number for each sample, but it gave None; is there a "
+                            f"return in it?")
+        super().update_state(found, sample_weight)

@@ -25,6 +25,7 @@ from tracejit.nn.decisions import (
     TruePositives,
 )
 from tracejit.nn.metric import Mean, MeanMetricWrapper, Metric, Sum
+from tracejit.nn.options import number, whole
 from tracejit.nn.weighting import alike, floats, targets_and_predictions
 from tracejit.ops import core
 from tracejit.ops.elementwise import cast, sqrt, square
@@ -198,8 +199,7 @@ class BinaryAccuracy(MeanMetricWrapper):
     """How often predictions, 1 above the threshold and 0 else, equal targets of 0 and 1."""
 
     def __init__(self, name: str | None = "binary_accuracy", threshold: float = 0.5):
-        if not 0 < threshold < 1:
-            raise ValueError(f"BinaryAccuracy: threshold must be between 0 and 1, not {threshold}")
+        number(self, "threshold", threshold, "(0, 1)")
         super().__init__(binary_accuracy, name, threshold=threshold)
 
 
@@ -225,14 +225,14 @@ class TopKCategoricalAccuracy(MeanMetricWrapper):
     """How often the class of one-hot targets is among the k most probable ones."""
 
     def __init__(self, k: int = 5, name: str | None = "top_k_categorical_accuracy"):
-        super().__init__(top_k_categorical_accuracy, name, k=k)
+        super().__init__(top_k_categorical_accuracy, name, k=whole(self, "k", k))
 
 
 class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
     """How often the target, an integer, is among the k most probable classes."""
 
     def __init__(self, k: int = 5, name: str | None = "sparse_top_k_categorical_accuracy"):
-        super().__init__(sparse_top_k_categorical_accuracy, name, k=k)
+        super().__init__(sparse_top_k_categorical_accuracy, name, k=whole(self, "k", k))
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Model(Layer):
         self,
         optimizer: Any = "rmsprop",
         loss: Any = None,
-        metrics: Iterable[Any] = (),
+        metrics: Any = (),
         run_eagerly: bool = False,
     ) -> None:
         """Say what the model is trained with: an optimizer, a loss (for several outputs a tuple or dict of them, which
@@ -140,11 +140,14 @@ class Model(Layer):
             raise ValueError(f"{self.name}: the loss compares predictions with targets, but no targets (y) were given")
         if isinstance(loss, losses.Loss):
             return loss(y, y_pred, sample_weight) if mask is None else loss(y, y_pred, sample_weight, mask)
+        _check_outputs(loss, y, "targets (y)")
+        _check_outputs(loss, y_pred, "the model's outputs")
         names: Any = loss if isinstance(loss, dict) else range(len(loss))
         total: Any = None
         for name in names:
             weight = sample_weight[name] if isinstance(sample_weight, (dict, tuple, list)) else sample_weight
-            part = loss[name](y[name], y_pred[name], weight)
+            kept = mask[name] if isinstance(mask, (dict, tuple, list)) else mask
+            part = loss[name](y[name], y_pred[name], weight, *(() if kept is None else (kept,)))
             total = part if total is None else total + part
         return total
 
@@ -167,7 +170,7 @@ class Model(Layer):
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: int | str = "auto",
-        callbacks: Iterable[Any] | None = None,
+        callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
@@ -214,7 +217,7 @@ class Model(Layer):
         verbose: int | str = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
-        callbacks: Iterable[Any] | None = None,
+        callbacks: Any = None,
         return_dict: bool = False,
     ) -> Any:
         """The loss, and with metrics a list of it and them (or a dict), over all batches; data as for `fit`."""
@@ -227,7 +230,7 @@ class Model(Layer):
         batch_size: int | None = None,
         verbose: int | str = "auto",
         steps: int | None = None,
-        callbacks: Iterable[Any] | None = None,
+        callbacks: Any = None,
     ) -> Any:
         """The model's results for all rows, as NumPy arrays; data as for `fit`, without y."""
         return training.predict(self, x, batch_size, verbose, steps, callbacks)
@@ -306,6 +309,18 @@ class Model(Layer):
         23 parameters (92 bytes), all trained
         """
         print_fn(_table(self))
+
+
+def _check_outputs(loss: Any, given: Any, what: str) -> None:
+    """ValueError unless there is one for each loss."""
+    if isinstance(loss, dict):
+        if not isinstance(given, dict) or not loss.keys() <= given.keys():
+            got = f"a dict of {', '.join(map(repr, given))}" if isinstance(given, dict) else "one"
+            names = ", ".join(map(repr, loss))
+            raise ValueError(f"there are losses for {names}; {what} must be a dict of these, got {got}")
+    elif not isinstance(given, (list, tuple)) or len(given) != len(loss):
+        got = f"{len(given)}" if isinstance(given, (list, tuple)) else "one"
+        raise ValueError(f"there are {len(loss)} losses; {what} must be a tuple of as many, got {got}")
 
 
 def _rows(x: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.nn import initializers, regularizers
+from tracejit.nn import initializers, options, regularizers
 from tracejit.ops import core
 from tracejit.ops.random import Generator, default_generator
 from tracejit.tensor import Tensor, state
@@ -346,15 +346,18 @@ class Layer(Module):
         dtype: Any = None,
         name: str | None = None,
         input_shape: Sequence[int | None] | None = None,
+        **unknown: Any,
     ):
         """input_shape: that of one example, for the first layer of a `Sequential`, which then builds it at once."""
+        if unknown:
+            raise options.unknown(self, unknown)
         if not trainable:
             self.trainable = False
         if name is not None:
             self.name = name
         self._dtype = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
         if input_shape is not None:
-            self._input_shape = tuple(input_shape)
+            self._input_shape = options.shape(self, "input_shape", input_shape)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -421,6 +424,8 @@ class Layer(Module):
         sizes = tuple(int(n) for n in shape)
         first = initializers.get("zeros" if _calling.restoring else initializer)  # no random number is drawn in vain
         d = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+        if trainable and d.kind not in "fc":
+            raise TypeError(f"{self.name}: what is trained must be of a float or complex dtype, not {d}")
         made = Variable(lambda: first(sizes, d), trainable=trainable, name=name, dtype=d)
         if (penalty := regularizers.get(regularizer)) is not None:
             self.__dict__.setdefault("_penalties", []).append((made, penalty))

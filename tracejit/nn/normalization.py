@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracejit.gradients import stop_gradient
+from tracejit.nn import initializers
 from tracejit.nn.core import described
 from tracejit.nn.module import Layer
+from tracejit.nn.options import axes, number, whole
 from tracejit.ops.core import cast
 from tracejit.ops.normalization import batch_norm, group_norm, layer_norm, rms_norm
 from tracejit.variable import Variable
@@ -35,9 +37,9 @@ class _Normalization(Layer):
         **options: Any,
     ):
         super().__init__(**options)
-        self.axis = axis if isinstance(axis, int) else tuple(axis)
-        self.epsilon, self.center, self.scale = epsilon, center, scale
-        self.beta_initializer, self.gamma_initializer = beta_initializer, gamma_initializer
+        self.axis, self.epsilon = axes(self, "axis", axis), number(self, "epsilon", epsilon, "[0, inf)")
+        self.center, self.scale = center, scale
+        self.beta_initializer, self.gamma_initializer = map(initializers.get, (beta_initializer, gamma_initializer))
 
     def sizes(self, input_shape: Any) -> tuple[int, ...]:
         """The sizes of the axes that have a scale each; ValueError if they are unknown."""
@@ -89,9 +91,9 @@ class BatchNormalization(_Normalization):
         **options: Any,
     ):
         super().__init__(axis, epsilon, center, scale, beta_initializer, gamma_initializer, **options)
-        self.momentum = momentum
-        self.moving_mean_initializer = moving_mean_initializer
-        self.moving_variance_initializer = moving_variance_initializer
+        self.momentum = number(self, "momentum", momentum, "[0, 1]")
+        self.moving_mean_initializer = initializers.get(moving_mean_initializer)
+        self.moving_variance_initializer = initializers.get(moving_variance_initializer)
 
     def build(self, input_shape: Any) -> None:
         super().build(input_shape)
@@ -136,7 +138,9 @@ class GroupNormalization(_Normalization):
 
     def __init__(self, groups: int = 32, axis: int = -1, epsilon: float = 1e-3, **options: Any):
         super().__init__(axis, epsilon, **options)
-        self.groups = groups
+        self.groups = whole(self, "groups", groups, -1)
+        if groups == 0:
+            raise ValueError("GroupNormalization: groups must be at least 1, or -1 for each channel, got 0")
 
     def call(self, x: Any) -> Any:
         groups = x.shape[self.axis] if self.groups == -1 else self.groups

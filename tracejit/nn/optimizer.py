@@ -21,7 +21,9 @@ import numpy as np
 
 from tracejit.dtypes import float64
 from tracejit.function import Function
+from tracejit.nn import options
 from tracejit.nn.module import Module, traceable
+from tracejit.nn.options import number, several, whole
 from tracejit.nn.schedules import LearningRateSchedule
 from tracejit.ops import core
 from tracejit.ops.control import cond
@@ -68,20 +70,25 @@ class Optimizer(Module):
         ema_overwrite_frequency: int | None = None,
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
+        **unknown: Any,
     ):
+        if unknown:
+            raise options.unknown(self, unknown)
         bounds = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
         given = [f"{k}={v}" for k, v in bounds.items() if v is not None]
         if len(given) > 1:
             raise ValueError(f"{type(self).__name__}: only one of clipnorm, clipvalue and global_clipnorm can be set, "
                              f"got {', '.join(given)}")
         for k, v in bounds.items():
-            if v is not None and not v > 0:
-                raise ValueError(f"{type(self).__name__}: {k} must be over 0, not {v}")
-        if gradient_accumulation_steps is not None and gradient_accumulation_steps < 2:
-            raise ValueError(f"gradient_accumulation_steps must be at least 2 or None, not "
-                             f"{gradient_accumulation_steps}")
-        if use_ema and not 0 <= ema_momentum <= 1:
-            raise ValueError(f"ema_momentum must be from 0 to 1, not {ema_momentum}")
+            if v is not None:
+                number(self, k, v, "(0, inf)")
+        if weight_decay is not None:
+            number(self, "weight_decay", weight_decay, "[0, inf)")
+        if gradient_accumulation_steps is not None:
+            whole(self, "gradient_accumulation_steps", gradient_accumulation_steps, 2)
+        if ema_overwrite_frequency is not None:
+            whole(self, "ema_overwrite_frequency", ema_overwrite_frequency)
+        number(self, "ema_momentum", ema_momentum, "[0, 1]")
         self.clipnorm, self.clipvalue, self.global_clipnorm = clipnorm, clipvalue, global_clipnorm
         self.weight_decay = weight_decay
         self.use_ema, self.ema_momentum = use_ema, ema_momentum
@@ -115,7 +122,9 @@ class Optimizer(Module):
             raise TypeError(f"{self.name}: learning_rate must be a number, a schedule or a function, got {value!r}")
         if callable(value) and not isinstance(value, Tensor):
             self._rate = value
-        elif isinstance(self._rate, Variable):
+            return
+        value = number(self, "learning_rate", value, "[0, inf)")
+        if isinstance(self._rate, Variable):
             self._rate.assign(cast(value, float64))
         else:
             self._rate = Variable(np.float64(value), trainable=False, name="learning_rate")
@@ -147,6 +156,8 @@ class Optimizer(Module):
         else:
             value = loss
         found = tape.watched_variables() if var_list is None else var_list() if callable(var_list) else var_list
+        if value is None:
+            raise TypeError(f"{self.name}: minimize needs a loss, but the function gave None; is there a return in it?")
         trained = list(found)
         self.apply_gradients(zip(tape.gradient(value, trained), trained))
         return value
@@ -191,10 +202,13 @@ class Optimizer(Module):
         """The gradients that are not None and their Variables."""
         gradients, trained, without = [], [], []
         seen: set[int] = set()
-        for gradient, variable in grads_and_vars:
-            if not isinstance(variable, Variable):
-                raise TypeError(f"{self.name}: pairs are (gradient, Variable), and {type(variable).__name__} is no "
-                                f"Variable")
+        for pair in several(self, "grads_and_vars", grads_and_vars, "pairs (gradient, Variable)"):
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[1], Variable):
+                hint = "; the gradient comes first" if isinstance(pair, tuple) and isinstance(pair[0], Variable) else ""
+                raise TypeError(f"{self.name}: pairs are (gradient, Variable), got {pair!r}{hint}")
+            gradient, variable = pair
+            if variable.dtype.kind not in "fc":
+                raise TypeError(f"{self.name}: Variable '{variable.name}' of dtype {variable.dtype} cannot be trained")
             if id(variable) in seen:
                 raise ValueError(f"{self.name}: Variable '{variable.name}' is given twice")
             seen.add(id(variable))
@@ -208,7 +222,8 @@ class Optimizer(Module):
             gradients.append(core.cast(g, variable.dtype))
             trained.append(variable)
         if not gradients:
-            raise ValueError(f"{self.name}: no gradients for any Variable of: {', '.join(without) or 'an empty list'}")
+            raise ValueError(f"{self.name}: no gradients for any Variable of: {', '.join(without) or 'an empty list'}; "
+                             f"does the loss depend on them?")
         if without:
             warnings.warn(f"{self.name}: no gradient for {', '.join(without)}; does the loss depend on it?",
                           stacklevel=3)

@@ -17,6 +17,7 @@ from tracejit.function import function
 from tracejit.nn import schedules
 from tracejit.nn.module import Module
 from tracejit.nn.optimizer import Optimizer, clip_by_global_norm, global_norm
+from tracejit.nn.options import number, whole
 from tracejit.ops import core
 from tracejit.ops.comparison import isfinite
 from tracejit.ops.control import cond
@@ -33,6 +34,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+BETA, EPSILON = "[0, 1)", "[0, inf)"  # what shares that remain, and guards of divisions, may be
+
+
 class SGD(Optimizer):
     """Gradient descent, with Keras' momentum: velocity = momentum * velocity - rate * gradient, which is added to the
     Variable; with `nesterov`, momentum * velocity - rate * gradient is (Sutskever et al. 2013).
@@ -40,9 +44,7 @@ class SGD(Optimizer):
 
     def __init__(self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, **options: Any):
         super().__init__(learning_rate, **options)
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"SGD: momentum must be from 0 to 1, not {momentum}")
-        self.momentum, self.nesterov = momentum, nesterov
+        self.momentum, self.nesterov = number(self, "momentum", momentum, "[0, 1]"), nesterov
         self.slots = {"momentum": 0.0} if momentum else {}
 
     def update(self, variable: Variable, gradient: Tensor, rate: Tensor, *, momentum: Variable | None = None) -> None:  # type: ignore[override]
@@ -63,7 +65,7 @@ class Momentum(Optimizer):
 
     def __init__(self, learning_rate: Any = 0.01, momentum: float = 0.9, nesterov: bool = False, **options: Any):
         super().__init__(learning_rate, **options)
-        self.momentum, self.nesterov = momentum, nesterov
+        self.momentum, self.nesterov = number(self, "momentum", momentum, "[0, 1]"), nesterov
 
     def update(self, variable: Variable, gradient: Tensor, rate: Tensor, *, accumulator: Variable) -> None:  # type: ignore[override]
         moved = accumulator * self.momentum + gradient
@@ -87,7 +89,8 @@ class Adam(Optimizer):
         **options: Any,
     ):
         super().__init__(learning_rate, **options)
-        self.beta_1, self.beta_2, self.epsilon, self.amsgrad = beta_1, beta_2, epsilon, amsgrad
+        self.beta_1, self.beta_2 = number(self, "beta_1", beta_1, BETA), number(self, "beta_2", beta_2, BETA)
+        self.epsilon, self.amsgrad = number(self, "epsilon", epsilon, EPSILON), amsgrad
         self.slots = dict.fromkeys(("momentum", "velocity", *(("velocity_hat",) if amsgrad else ())), 0.0)
 
     def common(self, rate: Tensor) -> tuple[Tensor, ...]:
@@ -147,7 +150,8 @@ class Adamax(Optimizer):
         **options: Any,
     ):
         super().__init__(learning_rate, **options)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.beta_1, self.beta_2 = number(self, "beta_1", beta_1, BETA), number(self, "beta_2", beta_2, BETA)
+        self.epsilon = number(self, "epsilon", epsilon, EPSILON)
 
     def common(self, rate: Tensor) -> tuple[Tensor, ...]:
         return (rate / (1 - pow(self.beta_1, self._updates())),)
@@ -220,7 +224,8 @@ class RMSprop(Optimizer):
         **options: Any,
     ):
         super().__init__(learning_rate, **options)
-        self.rho, self.momentum, self.epsilon, self.centered = rho, momentum, epsilon, centered
+        self.rho, self.momentum = number(self, "rho", rho, BETA), number(self, "momentum", momentum, "[0, 1]")
+        self.epsilon, self.centered = number(self, "epsilon", epsilon, EPSILON), centered
         kept = ("velocity", *(("momentum",) if momentum else ()), *(("average_gradient",) if centered else ()))
         self.slots = dict.fromkeys(kept, 0.0)
 
@@ -258,10 +263,9 @@ class Adagrad(Optimizer):
         **options: Any,
     ):
         super().__init__(learning_rate, **options)
-        if initial_accumulator_value < 0:
-            raise ValueError(f"Adagrad: initial_accumulator_value must not be under 0: {initial_accumulator_value}")
-        self.epsilon = epsilon
-        self.slots = {"accumulator": initial_accumulator_value}
+        self.epsilon = number(self, "epsilon", epsilon, EPSILON)
+        first = number(self, "initial_accumulator_value", initial_accumulator_value, "[0, inf)")
+        self.slots = {"accumulator": first}
 
     def update(self, variable: Variable, gradient: Tensor, rate: Tensor, *, accumulator: Variable) -> None:  # type: ignore[override]
         total = accumulator + square(gradient)
@@ -276,7 +280,7 @@ class Adadelta(Optimizer):
 
     def __init__(self, learning_rate: Any = 0.001, rho: float = 0.95, epsilon: float = 1e-7, **options: Any):
         super().__init__(learning_rate, **options)
-        self.rho, self.epsilon = rho, epsilon
+        self.rho, self.epsilon = number(self, "rho", rho, BETA), number(self, "epsilon", epsilon, EPSILON)
 
     def update(  # type: ignore[override]
         self,
@@ -301,9 +305,7 @@ class Lion(Optimizer):
 
     def __init__(self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, **options: Any):
         super().__init__(learning_rate, **options)
-        if not 0 < beta_1 <= 1:
-            raise ValueError(f"Lion: beta_1 must be over 0 and at most 1, not {beta_1}")
-        self.beta_1, self.beta_2 = beta_1, beta_2
+        self.beta_1, self.beta_2 = number(self, "beta_1", beta_1, "(0, 1]"), number(self, "beta_2", beta_2, "[0, 1]")
 
     def update(self, variable: Variable, gradient: Tensor, rate: Tensor, *, momentum: Variable) -> None:  # type: ignore[override]
         direction = sign(momentum * self.beta_1 + gradient * (1 - self.beta_1))
@@ -330,12 +332,10 @@ class LossScaleOptimizer(Module):
                  name: str | None = None):
         if not isinstance(inner_optimizer, Optimizer):
             raise TypeError(f"LossScaleOptimizer wraps an optimizer, not {type(inner_optimizer).__name__}")
-        if not initial_scale > 0 or dynamic_growth_steps < 1:
-            raise ValueError(f"LossScaleOptimizer: initial_scale must be over 0 and dynamic_growth_steps at least 1, "
-                             f"not {initial_scale} and {dynamic_growth_steps}")
+        number(self, "initial_scale", initial_scale, "(0, inf)")
         self.name = name
         self.inner_optimizer = inner_optimizer
-        self.dynamic_growth_steps = dynamic_growth_steps
+        self.dynamic_growth_steps = whole(self, "dynamic_growth_steps", dynamic_growth_steps)
         self.scale = Variable(np.float64(initial_scale), trainable=False, name="scale")
         self.good_steps = Variable(np.int64(0), trainable=False, name="good_steps")
 
@@ -423,7 +423,7 @@ _BY_NAME: dict[str, type[Optimizer]] = {
 
 
 def get(optimizer: Any) -> Any:
-    """An optimizer from its name, with default options; an optimizer itself.
+    """An optimizer from its name or class, with default options; an optimizer itself.
 
     >>> get("adam")
     <tj.optimizers.Adam learning_rate=0.001>
@@ -433,6 +433,8 @@ def get(optimizer: Any) -> Any:
         if found is None:
             raise ValueError(f"no optimizer is called {optimizer!r}; known: {', '.join(sorted(_BY_NAME))}")
         return found()
+    if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
+        return optimizer()
     if isinstance(optimizer, (Optimizer, LossScaleOptimizer)):
         return optimizer
     raise TypeError(f"an optimizer or its name, not {type(optimizer).__name__}")

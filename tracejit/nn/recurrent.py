@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from tracejit.nn import activations, initializers, regularizers
-from tracejit.nn.core import Activated, check_units, described, last_size, tail
+from tracejit.nn.core import Weighted, described, last_size, tail
 from tracejit.nn.module import Layer, as_inputs, traceable
+from tracejit.nn.options import number, whole
 from tracejit.ops import core
 from tracejit.ops.control import scan
 from tracejit.ops.creation import zeros
@@ -35,7 +36,7 @@ States = Sequence[Any]
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
-class _Cell(Activated):
+class _Cell(Weighted):
     """One step: call(inputs, states) gives (output, new states).
 
     Variables: kernel (features, gates * units), recurrent_kernel (units, gates * units), bias.
@@ -56,14 +57,12 @@ class _Cell(Activated):
         bias_regularizer: Any = None,
         **options: Any,
     ):
-        super().__init__(activation, **options)
-        check_units(self, units)
-        self.units, self.use_bias = units, use_bias
-        self.kernel_initializer, self.recurrent_initializer = kernel_initializer, recurrent_initializer
-        self.bias_initializer = bias_initializer
-        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        super().__init__(
+            activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, **options
+        )
+        self.units = whole(self, "units", units)
+        self.recurrent_initializer = initializers.get(recurrent_initializer)
         self.recurrent_regularizer = regularizers.get(recurrent_regularizer)
-        self.bias_regularizer = regularizers.get(bias_regularizer)
 
     @property
     def state_size(self) -> tuple[int, ...]:
@@ -72,25 +71,15 @@ class _Cell(Activated):
 
     def build(self, input_shape: Any) -> None:
         width = self.gates * self.units
-        self.kernel = self.add_weight(
-            (last_size(self, input_shape), width), self.kernel_initializer, name="kernel",
-            regularizer=self.kernel_regularizer,
-        )  # fmt: skip
+        self.add_kernel((last_size(self, input_shape), width))
         self.recurrent_kernel = self.add_weight(
             (self.units, width), self.recurrent_initializer, name="recurrent_kernel",
             regularizer=self.recurrent_regularizer,
         )  # fmt: skip
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                self._bias_shape(), self._first_bias(), name="bias", regularizer=self.bias_regularizer
-            )
+        self.add_bias(self._bias_shape())
 
     def _bias_shape(self) -> tuple[int, ...]:
         return (self.gates * self.units,)
-
-    def _first_bias(self) -> Any:
-        return self.bias_initializer
 
     def read(self, x: Any) -> Any:
         """What the inputs of one step, or of all, add to the gates."""
@@ -107,6 +96,8 @@ class _Cell(Activated):
         raise NotImplementedError
 
     def call(self, x: Any, states: States) -> tuple[Any, list[Any]]:
+        if len(states) != len(self.state_size):
+            raise ValueError(f"states must hold {len(self.state_size)} states, got {len(states)}")
         new = self.step(self.read(x), states)
         return new[0], list(new)
 
@@ -162,8 +153,8 @@ class LSTMCell(_GatedCell):
     def state_size(self) -> tuple[int, ...]:
         return (self.units, self.units)
 
-    def _first_bias(self) -> Any:
-        first = initializers.get(self.bias_initializer)
+    def first_bias(self) -> Any:
+        first = self.bias_initializer
         if not self.unit_forget_bias:
             return first
         n = self.units
@@ -250,7 +241,8 @@ class RNN(Layer):
             raise TypeError(f"RNN: a cell needs the sizes of its states as `state_size`; {cell!r} has none")
         self.cell = cell
         self.return_sequences, self.return_state, self.go_backwards = return_sequences, return_state, go_backwards
-        self.dropout, self.recurrent_dropout = dropout, recurrent_dropout
+        self.dropout = number(self, "dropout", dropout, "[0, 1]")
+        self.recurrent_dropout = number(self, "recurrent_dropout", recurrent_dropout, "[0, 1]")
 
     def build(self, input_shape: Any) -> None:
         if not isinstance(input_shape, tuple) or len(input_shape) != 3:
@@ -424,6 +416,8 @@ class Bidirectional(Layer):
                              f"got {merge_mode!r}")  # fmt: skip
         self.merge_mode = merge_mode
         self.forward_layer = layer
+        if backward_layer is not None and not isinstance(backward_layer, RNN):
+            raise TypeError(f"Bidirectional: backward_layer must be a recurrent layer, got {backward_layer!r}")
         if backward_layer is None:
             backward_layer = copy.deepcopy(layer)
             backward_layer.go_backwards = not layer.go_backwards

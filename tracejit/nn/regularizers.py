@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tracejit.nn.options import number
 from tracejit.ops.elementwise import abs, square
 from tracejit.ops.reduction import sum
 
@@ -22,7 +23,7 @@ class L1L2:
     """
 
     def __init__(self, l1: float = 0.0, l2: float = 0.0):
-        self.l1, self.l2 = float(l1), float(l2)
+        self.l1, self.l2 = (float(number(self, k, v, "[0, inf)")) for k, v in (("l1", l1), ("l2", l2)))
 
     def __call__(self, x: Any) -> Any:
         total: Any = None

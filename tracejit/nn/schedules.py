@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracejit.dtypes import float64
+from tracejit.nn.options import number, several
 from tracejit.ops.elementwise import cast, floor, maximum, minimum, where
 from tracejit.ops.special import cos, log, pow
 from tracejit.tensor import Tensor
@@ -24,6 +25,9 @@ __all__ = [
     "CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay", "LearningRateSchedule",
     "PiecewiseConstantDecay", "PolynomialDecay",
 ]  # fmt: skip
+
+
+RATE, STEPS = "[0, inf)", "(0, inf)"  # what rates and factors, and numbers of steps, may be
 
 
 class LearningRateSchedule:
@@ -41,36 +45,40 @@ class LearningRateSchedule:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(step)")
 
 
-class ExponentialDecay(LearningRateSchedule):
+class _Decay(LearningRateSchedule):
+    """What decays by `decay_rate` in each period of `decay_steps`."""
+
+    def __init__(self, initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False):
+        self.initial_learning_rate = number(self, "initial_learning_rate", initial_learning_rate, RATE)
+        self.decay_steps = number(self, "decay_steps", decay_steps, STEPS)
+        self.decay_rate, self.staircase = number(self, "decay_rate", decay_rate, RATE), staircase
+
+    def periods(self, step: Any) -> Tensor:
+        """How many periods have passed."""
+        p = _number(step) / self.decay_steps
+        return floor(p) if self.staircase else p
+
+
+class ExponentialDecay(_Decay):
     """initial_learning_rate * decay_rate ** (step / decay_steps); with `staircase` the quotient is rounded down.
 
     >>> ExponentialDecay(0.1, decay_steps=10, decay_rate=0.5)(20)
     tj.Tensor(0.025, shape=(), dtype=float64)
     """
 
-    def __init__(self, initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False):
-        self.initial_learning_rate, self.decay_rate, self.staircase = initial_learning_rate, decay_rate, staircase
-        self.decay_steps = _positive("decay_steps", decay_steps)
-
     def __call__(self, step: Any) -> Tensor:
-        p = _number(step) / self.decay_steps
-        return self.initial_learning_rate * pow(self.decay_rate, floor(p) if self.staircase else p)
+        return self.initial_learning_rate * pow(self.decay_rate, self.periods(step))
 
 
-class InverseTimeDecay(LearningRateSchedule):
+class InverseTimeDecay(_Decay):
     """initial_learning_rate / (1 + decay_rate * step / decay_steps); with `staircase` the quotient is rounded down.
 
     >>> InverseTimeDecay(0.1, decay_steps=10, decay_rate=0.5)(20)
     tj.Tensor(0.05, shape=(), dtype=float64)
     """
 
-    def __init__(self, initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False):
-        self.initial_learning_rate, self.decay_rate, self.staircase = initial_learning_rate, decay_rate, staircase
-        self.decay_steps = _positive("decay_steps", decay_steps)
-
     def __call__(self, step: Any) -> Tensor:
-        p = _number(step) / self.decay_steps
-        return self.initial_learning_rate / (1 + self.decay_rate * (floor(p) if self.staircase else p))
+        return self.initial_learning_rate / (1 + self.decay_rate * self.periods(step))
 
 
 class PiecewiseConstantDecay(LearningRateSchedule):
@@ -81,7 +89,9 @@ class PiecewiseConstantDecay(LearningRateSchedule):
     """
 
     def __init__(self, boundaries: Sequence[float], values: Sequence[float]):
-        self.boundaries, self.values = tuple(boundaries), tuple(values)
+        given = several(self, "boundaries", boundaries, "numbers"), several(self, "values", values, "numbers")
+        self.boundaries = tuple(number(self, "each of boundaries", b) for b in given[0])
+        self.values = tuple(number(self, "each of values", v, RATE) for v in given[1])
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
                 f"PiecewiseConstantDecay: {len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values, "
@@ -114,8 +124,10 @@ class PolynomialDecay(LearningRateSchedule):
         power: float = 1.0,
         cycle: bool = False,
     ):
-        self.initial_learning_rate, self.end_learning_rate = initial_learning_rate, end_learning_rate
-        self.decay_steps, self.power, self.cycle = _positive("decay_steps", decay_steps), power, cycle
+        self.initial_learning_rate = number(self, "initial_learning_rate", initial_learning_rate, RATE)
+        self.end_learning_rate = number(self, "end_learning_rate", end_learning_rate, RATE)
+        self.decay_steps = number(self, "decay_steps", decay_steps, STEPS)
+        self.power, self.cycle = number(self, "power", power, "[0, inf)"), cycle
 
     def __call__(self, step: Any) -> Tensor:
         step = _number(step)
@@ -144,9 +156,11 @@ class CosineDecay(LearningRateSchedule):
         warmup_target: float | None = None,
         warmup_steps: float = 0,
     ):
-        self.initial_learning_rate, self.alpha = initial_learning_rate, alpha
-        self.decay_steps = _positive("decay_steps", decay_steps)
-        self.warmup_target, self.warmup_steps = warmup_target, warmup_steps
+        self.initial_learning_rate = number(self, "initial_learning_rate", initial_learning_rate, RATE)
+        self.decay_steps = number(self, "decay_steps", decay_steps, STEPS)
+        self.alpha = number(self, "alpha", alpha, "[0, 1]")
+        self.warmup_steps = number(self, "warmup_steps", warmup_steps, RATE)
+        self.warmup_target = None if warmup_target is None else number(self, "warmup_target", warmup_target, RATE)
 
     def __call__(self, step: Any) -> Tensor:
         step = _number(step)
@@ -176,9 +190,10 @@ class CosineDecayRestarts(LearningRateSchedule):
         m_mul: float = 1.0,
         alpha: float = 0.0,
     ):
-        self.initial_learning_rate, self.alpha = initial_learning_rate, alpha
-        self.first_decay_steps = _positive("first_decay_steps", first_decay_steps)
-        self.t_mul, self.m_mul = t_mul, m_mul
+        self.initial_learning_rate = number(self, "initial_learning_rate", initial_learning_rate, RATE)
+        self.first_decay_steps = number(self, "first_decay_steps", first_decay_steps, STEPS)
+        self.t_mul, self.m_mul = number(self, "t_mul", t_mul, "[1, inf)"), number(self, "m_mul", m_mul, RATE)
+        self.alpha = number(self, "alpha", alpha, "[0, 1]")
 
     def __call__(self, step: Any) -> Tensor:
         p = _number(step) / self.first_decay_steps
@@ -196,9 +211,3 @@ class CosineDecayRestarts(LearningRateSchedule):
 
 def _number(step: Any) -> Tensor:
     return cast(step, float64)
-
-
-def _positive(name: str, value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"{name} must be over 0, not {value}")
-    return value

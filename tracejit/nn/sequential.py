@@ -26,16 +26,21 @@ class Sequential(Model):
 
     built = True  # its layers are built when they are called
 
-    def __init__(self, layers: Iterable[Any] = (), **options: Any):
+    def __init__(self, layers: Iterable[Any] = (), *more: Any, **options: Any):
         super().__init__(**options)
         self.layers: list[Any] = []
+        if more or isinstance(layers, (dict, str)) or not isinstance(layers, Iterable):
+            got = repr(layers) if not more else f"{len(more) + 1} arguments"
+            raise TypeError(f"Sequential: layers must be given in one list, Sequential([...]), got {got}")
         for layer in layers:
             self.add(layer)
 
     def add(self, layer: Any) -> None:
         """Append a layer, or another function of a tensor."""
         if not callable(layer) or isinstance(layer, type):
-            raise TypeError(f"Sequential: a layer is called with a tensor, got {layer!r}")
+            hint = f"; make one: {layer.__name__}(...)" if isinstance(layer, type) else ""
+            at = len(self.layers)
+            raise TypeError(f"Sequential: entry {at} must be a layer or a function of a tensor, got {layer!r}{hint}")
         if not self.layers and isinstance(layer, Layer) and self._input_shape is None:
             self._input_shape = layer._input_shape
         self.layers.append(layer)

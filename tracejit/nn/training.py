@@ -18,6 +18,7 @@ from tracejit.nn import losses, metrics, optimizers
 from tracejit.nn.batches import Batches, arrays, split, tensors
 from tracejit.nn.callbacks import CallbackList, History
 from tracejit.nn.module import Layer, traceable
+from tracejit.nn.options import number, whole
 from tracejit.nn.progress import Silent, of_kind
 from tracejit.ops.random import default_generator
 from tracejit.trees import flatten, unflatten
@@ -26,7 +27,7 @@ from tracejit.trees import flatten, unflatten
 class Training:
     """What a model is trained with."""
 
-    def __init__(self, optimizer: Any, loss: Any, metrics_: Iterable[Any], run_eagerly: bool):
+    def __init__(self, optimizer: Any, loss: Any, metrics_: Any, run_eagerly: bool):
         self.optimizer = optimizers.get(optimizer)
         self.loss: Any = None
         if isinstance(loss, dict):
@@ -35,8 +36,14 @@ class Training:
             self.loss = tuple(losses.get(v) for v in loss)
         elif loss is not None:
             self.loss = losses.get(loss)
+        if self.loss in ({}, ()):
+            raise ValueError(f"compile: loss must be a loss, or one for each output, got {loss!r}")
         self.mean_loss = metrics.Mean(name="loss")
         known = self.loss if isinstance(self.loss, losses.Loss) else None
+        if isinstance(metrics_, (str, metrics.Metric)) or callable(metrics_):
+            metrics_ = [metrics_]
+        if isinstance(metrics_, Mapping):
+            raise TypeError(f"compile: metrics must be a list of names, functions and metrics, got {metrics_!r}")
         self.metrics = [metrics.get(m, known) for m in metrics_]
         names = ["loss", *(m.name for m in self.metrics)]
         double = {n for n in names if names.count(n) > 1}
@@ -84,7 +91,7 @@ def fit(
     batch_size: int | None,
     epochs: int,
     verbose: int | str,
-    callbacks: Iterable[Any] | None,
+    callbacks: Any,
     validation_split: float,
     validation_data: Any,
     shuffle: bool,
@@ -97,18 +104,27 @@ def fit(
     validation_freq: int,
 ) -> History:
     """See `Model.fit`."""
-    if validation_split and validation_data is None:
+    whole("fit", "epochs", epochs, 0)
+    whole("fit", "initial_epoch", initial_epoch, 0)
+    whole("fit", "validation_freq", validation_freq)
+    if number("fit", "validation_split", validation_split) and validation_data is None:
         (x, y, sample_weight), validation_data = split(x, y, sample_weight, validation_split)
-    batches = Batches(x, y, sample_weight, batch_size, shuffle, steps_per_epoch, class_weight)
+    batches = Batches(x, y, sample_weight, batch_size, shuffle, _steps("fit", "steps_per_epoch", steps_per_epoch),
+                      class_weight)  # fmt: skip
     check = None
     if validation_data is not None:
-        given = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-        size = validation_batch_size or batch_size if isinstance(validation_data, tuple) else None
+        parts = isinstance(validation_data, (tuple, list))
+        given = tuple(validation_data) if parts else (validation_data,)
+        if not 1 <= len(given) <= 3:
+            raise ValueError(f"fit: validation_data must be (x, y), (x, y, weights) or a dataset, got {len(given)} "
+                             f"parts")
+        size = validation_batch_size or batch_size if parts else None
         vx, vy, vw = (*given, None, None)[:3]
-        check = Batches(vx, vy, vw, size, steps=validation_steps, what="validation_data")
+        steps = _steps("fit", "validation_steps", validation_steps)
+        check = Batches(vx, vy, vw, size, steps=steps, what="validation_data")
     history, bar_class = History(), of_kind(verbose)
     around = CallbackList(
-        [*(callbacks or ()), history], model, {"epochs": epochs, "steps": batches.steps, "verbose": verbose}
+        [*_several(callbacks), history], model, {"epochs": epochs, "steps": batches.steps, "verbose": verbose}
     )
     run = model.training_run = Run(initial_epoch)
     model.stop_training = False
@@ -220,12 +236,12 @@ def evaluate(
     verbose: int | str,
     sample_weight: Any,
     steps: int | None,
-    callbacks: Iterable[Any] | None,
+    callbacks: Any,
     return_dict: bool,
 ) -> Any:
     """See `Model.evaluate`."""
-    batches = Batches(x, y, sample_weight, batch_size, steps=steps, what="evaluate")
-    around = CallbackList(callbacks or (), model, {"steps": batches.steps, "verbose": verbose})
+    batches = Batches(x, y, sample_weight, batch_size, steps=_steps("evaluate", "steps", steps), what="evaluate")
+    around = CallbackList(_several(callbacks), model, {"steps": batches.steps, "verbose": verbose})
     found = _test(model, batches, around, of_kind(verbose)("Evaluation", batches.steps))
     return listed(found, return_dict)
 
@@ -236,11 +252,11 @@ def predict(
     batch_size: int | None,
     verbose: int | str,
     steps: int | None,
-    callbacks: Iterable[Any] | None,
+    callbacks: Any,
 ) -> Any:
     """See `Model.predict`."""
-    batches = Batches(x, None, None, batch_size, steps=steps, what="predict")
-    around = CallbackList(callbacks or (), model, {"steps": batches.steps, "verbose": verbose})
+    batches = Batches(x, None, None, batch_size, steps=_steps("predict", "steps", steps), what="predict")
+    around = CallbackList(_several(callbacks), model, {"steps": batches.steps, "verbose": verbose})
     bar = of_kind(verbose)("Prediction", batches.steps)
     step = step_function(model, "predict")
     around.call("on_predict_begin")
@@ -275,6 +291,15 @@ def as_arrays(x: Any) -> Any:
     """Tensors as NumPy arrays."""
     leaves, spec = flatten(x)
     return unflatten(spec, [np.asarray(leaf) for leaf in leaves])
+
+
+def _steps(owner: str, name: str, steps: Any) -> Any:
+    return None if steps is None else whole(owner, name, steps)
+
+
+def _several(callbacks: Any) -> list[Any]:
+    """None, one callback or several, as a list."""
+    return [] if callbacks is None else list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
 
 
 def _numbers(logs: Mapping[str, Any]) -> dict[str, float]:
