@@ -99,6 +99,15 @@ def test_report_shows_everything(page: Path) -> None:
     assert len(circles) == 2 and "Measured here" in words  # the product with what follows it, and the last kernel
 
 
+def test_a_graph_as_a_page() -> None:
+    graph = net.trace(*arguments())
+    text = graph.to_html()
+    root = ElementTree.fromstring(text.replace("<!DOCTYPE html>\n", ""))
+    words = " ".join("".join(root.itertext()).split())
+    assert " ".join(str(graph).split()) in words and "<svg" in text
+    assert all(op in words for op in ("matmul", "tanh", "sort"))
+
+
 def test_report_of_a_method_with_effects_runs_once_and_writes_nothing(tmp_path: Path,
                                                                       capsys: pytest.CaptureFixture[str]) -> None:
     class Counter:

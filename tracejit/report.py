@@ -1,8 +1,8 @@
 """`f.report("out.html", *args)`: what the compiler did with a call, as one HTML file that needs nothing else.
 
 In: a decorated function and arguments. Out: the graph after each pass, each kernel beside the user's lines it comes
-from, buffers over time, and a roofline plot from numbers measured here and now. No scripts, no fonts, no network: text,
-CSS and inline SVG, well-formed as XML too.
+from, buffers over time, and a roofline plot from numbers measured here and now. No scripts, no fonts, no
+network: text, CSS and inline SVG, well-formed as XML too. `graph.to_html()` is the text of such a page on one graph.
 
 The program is run a few times on copies of the arguments (once if it has effects); nothing is written.
 
@@ -57,13 +57,15 @@ def report(f: Any, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> s
     graph, arrays = decorated.recorded(*args, **kwargs)
     built = build(graph, decorated.options)
     times = _measured(built, arrays, once=any(has_effects(n) for n in graph.nodes))
-    body = "\n".join(_page(decorated, graph, built, times))
-    title = html.escape(f"{decorated.name}: report")
-    text = (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" /><title>{title}</title>'
-            f"<style>{_CSS}</style></head><body>\n{body}\n</body></html>\n")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(_document(f"{decorated.name}: report", _page(decorated, graph, built, times)))
     return os.fspath(path)
+
+
+def _document(title: str, body: Iterable[str]) -> str:
+    lines = "\n".join(body)
+    return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" /><title>{html.escape(title)}</title>'
+            f"<style>{_CSS}</style></head><body>\n{lines}\n</body></html>\n")
 
 
 def _method(self: Any, path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> str:
@@ -71,7 +73,18 @@ def _method(self: Any, path: str | os.PathLike[str], *args: Any, **kwargs: Any) 
     return report(self, path, *args, **kwargs)
 
 
+def _graph_page(self: Graph) -> str:
+    """The graph as one HTML page: drawn, and listed as Python that rebuilds it."""
+    return _document(self.name, (f"<h1>{html.escape(self.name)}</h1>", _shown(self)))
+
+
+def _shown(graph: Graph, drawn: bool = True) -> str:
+    picture = f'<div class="scroll">{graph_svg(graph)}</div>' if drawn and len(graph.nodes) <= DRAWN else ""
+    return f"{picture}<pre>{_text(str(graph))}</pre>"
+
+
 Function.report = Method.report = _method  # type: ignore[attr-defined,assignment]
+Graph.to_html = _graph_page  # type: ignore[attr-defined]
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -165,9 +178,7 @@ def _stages(built: Built) -> Iterator[str]:
         last = k == len(built.stages) - 1
         opened = ' open="open"' if last else ""
         yield f"<details{opened}><summary><b>{html.escape(head)}</b> {html.escape(changes)}</summary>"
-        if (before is None or last) and len(graph.nodes) <= DRAWN:
-            yield f'<div class="scroll">{graph_svg(graph)}</div>'
-        yield f"<pre>{_text(str(graph))}</pre></details>"
+        yield f"{_shown(graph, drawn=before is None or last)}</details>"
         before = graph
 
 
