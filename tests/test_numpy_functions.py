@@ -137,6 +137,16 @@ def test_ufuncs_write_at_places() -> None:
         np.add.at(V.copy(), [0], tj.ones(1))
 
 
+@pytest.mark.parametrize("run", [lambda f: f, tj.function], ids=["eager", "compiled"])
+def test_integers_refuse_negative_powers(run: Any) -> None:
+    whole, mixed = tj.asarray([1, 2, -3]), tj.asarray([3, -1, 0])
+    for f, args in ((lambda a, n: a**n, (whole, mixed)), (lambda a, n: n**a, (whole, 2)), (tj.pow, (whole, -1))):
+        with pytest.raises(ValueError, match=r"negative (integer )?power"):
+            run(f)(*args)
+    assert run(lambda a, n: a**n)(whole, abs(mixed)).tolist() == [1, 2, 1]
+    assert run(lambda a, n: a**n)(tj.asarray([0.5, 2.0]), mixed[:2]).tolist() == [0.125, 0.5]
+
+
 def test_piecewise() -> None:
     for way in ways.WAYS:
         for functions in ([lambda v: v**2, 3.0], [np.negative, 2.0, lambda v: v + 10]):

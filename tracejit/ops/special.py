@@ -29,8 +29,9 @@ from tracejit.ops.core import (
     real_floating,
     strong,
 )
+from tracejit.ops.effects import check
 from tracejit.ops.elementwise import imag, multiply, positive, real, reciprocal, sqrt, where
-from tracejit.tensor import Tensor
+from tracejit.tensor import Tensor, state
 
 Scalar = Any  # a scalar `Value` or `Complex`
 
@@ -148,6 +149,9 @@ def pow(x1: Any, x2: Any, /, modulo: None = None) -> Tensor:
         return sqrt(x) if x2 == 0.5 else POWER(x, x2)
     if type(x1) in (int, float) and x1 == 2 and isinstance(x2, Tensor) and x2.dtype.kind == "f":
         return exp2(x2)
+    if state.trace is not None and isinstance(x2, Tensor) and x2.dtype.kind == "i":
+        if as_tensor(x1).dtype.kind in "iub":
+            check(core.ALL(x2 >= 0), "Integers to negative integer powers are not allowed.", "ValueError")  # NumPy's
     return POWER(x1, x2)
 
 
