@@ -102,7 +102,8 @@ UFUNC_METHODS = {
                              np.minimum.accumulate(x, -1), np.logaddexp.accumulate(x, 0)),
     "reduce": lambda x: (np.add.reduce(x), np.maximum.reduce(x, axis=None), np.multiply.reduce(x, 1, keepdims=True)),
     "outer": lambda x: (np.subtract.outer(x, x[0]), np.hypot.outer(x[0], [1.0, 2.0]), np.greater.outer(x[0], 0.5)),
-    "types": lambda x: (np.add.reduce(x, dtype="float32"), np.add(x, 1, dtype="float32"), np.astype(x, np.int64)),
+    "types": lambda x: (np.add.reduce(x, dtype="float32"), np.add(x, 1, dtype="float32"), np.astype(x, np.int64),
+                        np.multiply((x * 100).astype("int8"), np.int8(100), dtype="int32"), np.less(x, 0, dtype=bool)),
     "partition": lambda x: (np.partition(x, 2)[:, 2], np.sort(np.argpartition(x, 4), axis=1)),
 }  # fmt: skip
 

@@ -286,8 +286,11 @@ class Tensor:
         dtype = kwargs.pop("dtype", None)
         if kwargs:
             raise TypeError(f"np.{ufunc.__name__}: {', '.join(kwargs)}= is not supported on tensors")
-        result = function(*inputs, **kwargs)
-        return result if dtype is None else result.astype(dtype)
+        if dtype is None:
+            return function(*inputs)
+        if np.dtype(dtype).kind != "b":  # NumPy computes in the dtype asked for
+            inputs = tuple(x.astype(dtype) if isinstance(x, (Tensor, np.ndarray, np.generic)) else x for x in inputs)
+        return function(*inputs).astype(dtype)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         function = NUMPY_FUNCTIONS.get(func)
