@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-from tracejit.lower.emit_loop_llvm import emit_loop
+from tracejit.lower.emit_loop_llvm import emit_loop, parts_of
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, State, is_vector, literal
 from tracejit.lower.kernel import Kernel, Stage, Store
 from tracejit.lower.rare import Detour, detours
@@ -31,7 +31,7 @@ from tracejit.lower.scalar import F16, I64, Stmt
 Values: TypeAlias = list[ir.Value]
 Maybe: TypeAlias = "ir.Value | None"
 Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
-MOST_LANES = 64  # a mask is a word
+MOST_LANES = 128  # a tail's mask counts in bytes
 SPREAD = ("2", "3", "4")  # strides along the vectors that whole vectors are picked apart for
 Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
@@ -40,11 +40,12 @@ Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions
 WEIGHTS = {"const": 0, "coord": 0, "carry": 0, "div": 4, "sqrt": 4, "quot": 16, "rem": 16, "loop": 100}
 
 
-def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
-    """Elements per vector: what fits of the dtype that most statements have. Scatters go one by one."""
-    together = [s.attrs[1] for s in kernel.stmts if s.op == "loop"]
-    if kernel.serial or 0 in together:
-        return 1
+def lanes_of(kernel: Kernel, vector_bytes: int) -> tuple[int, int]:
+    """Elements per vector: what fits of the dtype that most statements have, times the parts that loops cut it into.
+    Scatters go one by one."""
+    parts = [parts_of(s.attrs[0], s.attrs[1], vector_bytes) for s in kernel.stmts if s.op == "loop"]
+    if kernel.serial or 0 in parts:
+        return 1, 1
     sizes: dict[int, int] = {}
     wanted = [i for stage in kernel.stages for i in stage.roots]
     usual = [i for i in detours(kernel.stmts, range(len(kernel.stmts)), wanted) if not isinstance(i, Detour)]
@@ -58,7 +59,9 @@ def lanes_of(kernel: Kernel, vector_bytes: int) -> int:
         size = 4 if d == F16 else d.itemsize
         sizes[size] = sizes.get(size, 0) + 1
     best = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 4
-    return min(vector_bytes // best * max(together, default=1), MOST_LANES)
+    lanes = vector_bytes // best
+    together = min(max(parts, default=1), MOST_LANES // lanes)
+    return lanes * together, together
 
 
 @dataclass
@@ -99,8 +102,8 @@ class Nest:
         self.f = function
         self.b = ir.IRBuilder(function.append_basic_block("entry"))
         self.width = vector_bytes
-        self.lanes = lanes_of(kernel, vector_bytes)
-        self.e = Emitter(self.b, self.lanes, fastmath, vector_bytes if "x86" in function.module.triple else 0)
+        self.lanes, parts = lanes_of(kernel, vector_bytes)
+        self.e = Emitter(self.b, self.lanes, fastmath, vector_bytes if "x86" in function.module.triple else 0, parts)
         self.vdim = kernel.vector_dim
         self.columns = kernel.vector == "outer"
         self.accesses = (*kernel.reads, *kernel.writes)

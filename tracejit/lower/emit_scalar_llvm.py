@@ -99,10 +99,11 @@ def is_vector(value: ir.Value) -> bool:
 class Emitter:
     """Emits statements at the builder's position, `lanes` elements at a time (1: plain scalars)."""
 
-    def __init__(self, builder: ir.IRBuilder, lanes: int, fastmath: bool = False, x86: int = 0):
-        """x86: bytes of the registers, if they are of that kind."""
+    def __init__(self, builder: ir.IRBuilder, lanes: int, fastmath: bool = False, x86: int = 0, parts: int = 1):
+        """x86: bytes of the registers, if they are of that kind. parts: what loops cut vectors into."""
         self.b = builder
         self.lanes = lanes
+        self.parts = parts
         self.fastmath = fastmath
         self.x86 = x86
         self._dummies: dict[str, ir.Value] = {}
@@ -122,6 +123,26 @@ class Emitter:
         nothing = Literal(vec, "poison")
         one = self.b.insert_element(nothing, value, literal(0, INT32))
         return self.b.shuffle_vector(one, nothing, Literal(ir.VectorType(INT32, self.lanes), "zeroinitializer"))
+
+    def part(self) -> Emitter:
+        """An emitter for one of the parts of vectors."""
+        return self if self.parts == 1 else Emitter(self.b, self.lanes // self.parts, self.fastmath, self.x86)
+
+    def split(self, value: ir.Value) -> list[ir.Value]:
+        """The parts of a vector; other values are the same in each."""
+        if self.parts == 1 or not is_vector(value):
+            return [value] * self.parts
+        n, nothing = self.lanes // self.parts, Literal(value.type, "poison")
+        return [self.b.shuffle_vector(value, nothing, self._picks(range(p, p + n))) for p in range(0, self.lanes, n)]
+
+    def join(self, parts: list[ir.Value]) -> ir.Value:
+        """The vector that has those parts."""
+        if not is_vector(parts[0]):
+            return parts[0]
+        while len(parts) > 1:
+            both = self._picks(range(2 * parts[0].type.count))
+            parts = [self.b.shuffle_vector(x, y, both) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
 
     def iota(self, typ: ir.IntType) -> ir.Value:
         """0, 1, 2, ... along the lanes."""
@@ -241,7 +262,7 @@ class Emitter:
                 name = ("s" if kind == "i" else "u") + ("div" if s.op == "quot" else "rem")
                 return getattr(b, name)(a[0], divisor)
             case "fma":
-                return self.intrinsic("fma", a, flags=flags)
+                return self.intrinsic("fmuladd" if "contract" in s.attrs else "fma", a, flags=flags)
             case "neg":
                 return b.fneg(a[0], flags=flags) if is_float else b.sub(literal(0, a[0].type), a[0])
             case "abs":

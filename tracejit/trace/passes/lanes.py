@@ -28,8 +28,8 @@ from tracejit.trace.tracer import Trace, rewrite
 
 MOST_NODES = 400  # in a body: more would not stay in registers
 CHOICE_NODES = 64  # in both branches of a choice: beyond, doing both costs more than a branch
-TOGETHER = 4  # vectors at a time, where there are so many elements
-FEW = 64
+FEW = 64  # elements: one vector at a time
+TOGETHER, APART = 8, 4  # vectors at a time, at most: where elements stop one by one, more would wait for the last
 # Iterations, of all elements together and of each, between looks at whether the user wants to interrupt a loop that may
 # be endless.
 TURN, LEAST_TURN = 1 << 22, 1 << 8
@@ -135,7 +135,8 @@ class _Loop:
         env: dict[Node, Any] = dict(zip(self.body.inputs, inputs, strict=True)) | given
         for node in self._order(self.body, self.body.outputs, lifted):
             if node.op is LANES:
-                env[node] = apply(LANES, [env[i] for i in node.inputs], {**node.attrs, "vectors": _together(length)})
+                attrs = {**node.attrs, "vectors": _together(length, True)}
+                env[node] = apply(LANES, [env[i] for i in node.inputs], attrs)
             else:
                 env[node] = _along(node, env, whole)
         return tuple(env[y] for y in self.body.outputs)
@@ -156,7 +157,7 @@ class _Loop:
             raise Unfit
         for results, over in ((wide, shape), (narrow, ())):
             if results:
-                found |= self._emit(results, over, own, test)
+                found |= self._emit(results, over, own, test, apart)
         return tuple(found.get(k) for k in range(self.n))
 
     def bounded(self) -> bool:
@@ -194,8 +195,9 @@ class _Loop:
             turn = trace.finish(_Loop(self.node, values, set(range(self.n)), limit).turned())
         return apply(WHILE, self.args, {"cond": self.node.attrs["cond"], "body": turn})
 
-    def _emit(self, results: list[int], shape: Shape, body: Graph, test: Graph | None) -> dict[int, Tensor]:
-        """The carries `results` after the loop."""
+    def _emit(self, results: list[int], shape: Shape, body: Graph, test: Graph | None,
+              apart: bool) -> dict[int, Tensor]:
+        """The carries `results` after the loop; apart: elements stop one by one."""
         ends = [] if test is None else [test.outputs[0]]
         live = set(results)
         while True:
@@ -223,7 +225,8 @@ class _Loop:
         if count is not None:
             given.insert(0, core.full(count, (), dtypes.int64))
         given = [_spread(t, shape) for t in given]
-        vectors = 0 if _single(shape) else _together(_size(shape))
+        apart = apart or any(n.op is LANES for n in inner.nodes)
+        vectors = 0 if _single(shape) else _together(_size(shape), apart)
         attrs = {"body": inner, "test": check, "counted": count is not None, "vectors": vectors}
         found = {k: apply(LANES, given, {**attrs, "result": carries.index(k)}) for k in results}
         return {k: reshaped(y, self.args[k].shape) for k, y in found.items()}
@@ -328,8 +331,9 @@ class _Loop:
             return self.body, trace.finish([on]), True
 
 
-def _together(n: int) -> int:
-    return TOGETHER if n > FEW else 1
+def _together(n: int, apart: bool) -> int:
+    """Vectors at a time of n elements; apart: which may stop one by one."""
+    return 1 if n <= FEW else APART if apart else TOGETHER
 
 
 def _size(shape: Shape) -> int:

@@ -109,15 +109,17 @@ class _Nodes:
         return None
 
     def seam(self, low: int, period: int) -> int:
-        """Where a repetition best begins: where the fewest values go on to the next."""
+        """Where a repetition best begins: where the fewest values go on to the next, and if it can be no products:
+        with the sum that reads it, a product is one operation."""
         latest: dict[Node, int] = {}
         for i in range(low, low + 3 * period):
             latest.update((x, i) for x in self.steps[i].inputs)
-        crossing = [0] * (period + 1)
+        crossing, products = [0] * (period + 1), [0] * (period + 1)
         for i in range(low + period, low + 2 * period):
             for at in range(i + 1, min(latest.get(self.steps[i], i), i + period) + 1):
                 crossing[(at - low) % period] += 1
-        return min(range(period), key=lambda k: crossing[k])
+                products[(at - low) % period] += self.steps[i].op.name == "multiply"
+        return min(range(period), key=lambda k: (crossing[k], products[k]))
 
     def alike(self, i: int, period: int) -> bool:
         """Whether node i + period does what node i does, on what lies a period later, or on the same."""
