@@ -358,6 +358,10 @@ class Mlp(Workload):
 
 
 class Mandelbrot(Workload):
+    """Of the eight vector operations of an iteration, five (a product, three fma, a comparison) go through the two
+    multiply pipes of a Zen 5 core: 2.5 cycles for 16 points, so 0.59 ms on two cores at 4.25 GHz. A C program of just
+    these operations takes that long, on one core twice that."""
+
     name = "mandelbrot, 800x800, 50 iterations"
     target = Target(1.0)
 

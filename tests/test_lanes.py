@@ -10,7 +10,9 @@ import pytest
 
 import tracejit as tj
 from tracejit.ir import count, subgraphs
+from tracejit.lower.contract import contracted
 from tracejit.lower.plan import Loop, calls_python
+from tracejit.lower.scalar import F32, SCALAR_OPS, Builder, Region
 from tracejit.tensor import Tensor, evaluate
 from tracejit.trees import flatten
 
@@ -190,6 +192,109 @@ def test_what_the_loop_does_not_change_is_computed_before() -> None:
         return tj.fori_loop(0, 4, lambda i, s: s * 0.5 + tj.sort(w) + w.sum(), x)
 
     turned(f, tj.asarray(np.arange(6.0)), tj.asarray(np.arange(6.0)[::-1].copy()), rtol=1e-9)
+
+
+# -- many vectors at a time --------------------------------------------------------------------------------------------
+def logistic(x: Any) -> Any:
+    return tj.fori_loop(0, 9, lambda i, s: 3.5 * s * (1 - s) + i * 0.001, x * 0 + 0.3) + x
+
+
+def swings(x: Any) -> Any:
+    def step(i: Any, s: Any) -> Any:
+        a, b, c, d = s
+        return b, a + 0.1 * (c - b), d - 0.2 * a, tj.clip(a + b, -1.0, 1.0) + c * 0.5
+
+    a, b, c, d = tj.fori_loop(0, 9, step, (x, x + 1, x * 0.5, x - 1))
+    return a + b + c + d
+
+
+def halves(x: Any) -> Any:
+    def step(v: Any, k: Any) -> Any:
+        return tj.where(v > 1, v / 2, v), tj.where(v > 1, k + 1, k)
+
+    return tj.while_loop(lambda v, k: tj.any(v > 1), step, (tj.abs(x) * 100, tj.zeros(x.shape, dtype="int16")))[1]
+
+
+def nested(x: Any) -> Any:
+    return tj.fori_loop(0, 3, lambda i, s: s * 0.5 + tj.fori_loop(0, i, lambda j, t: t * t * 0.5 + x, s), x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("f", [logistic, swings, halves, nested])
+def test_vectors_at_a_time_and_what_is_left(f: Any, dtype: str) -> None:
+    """One vector, some, and sizes that fill the last of them partly."""
+    for n in (5, 63, 127, 129, 700):
+        x = tj.asarray(np.random.default_rng(n).uniform(-1, 1, n).astype(dtype))
+        turned(f, x, rtol={"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}[dtype])
+
+
+def test_small_integers() -> None:
+    def f(x: Any) -> Any:
+        return tj.fori_loop(0, 20, lambda i, s: (s[0] * 5 + s[1], s[1] ^ s[0]), (x, x + 1))
+
+    for dtype in ("int8", "uint16", "int64"):
+        turned(f, tj.asarray(np.arange(700).astype(dtype)), rtol=0)
+
+
+def test_all_lanes_round_alike() -> None:
+    """What an element becomes does not depend on where it is."""
+    x = np.random.default_rng(1).uniform(0, 1, 300).astype("float32")
+    f = tj.function(logistic)
+    whole = f(tj.asarray(x)).numpy()
+    for k in (0, 100, 299):
+        assert (f(tj.asarray(np.full(300, x[k]))).numpy() == whole[k]).all()
+        assert f(tj.asarray(x[k: k + 1])).numpy()[0] == whole[k]
+
+
+# -- products in sums --------------------------------------------------------------------------------------------------
+def region(f: Callable[..., Any], contract: bool = True) -> Region:
+    """A loop over float32 numbers: f(carry, operand) is the next carry."""
+    builder = Builder()
+    builder.contract = contract
+    x, y = (builder.emit("arg", F32, (), (k,)) for k in range(2))
+    result = f(x, y)
+    return Region(1, tuple(builder.stmts), (result.index,), None, True)
+
+
+def ops(r: Region) -> list[str]:
+    return [r.stmts[i].op for i in r.needed(r.ends) if r.stmts[i].op != "arg"]
+
+
+def value(r: Region, x: float, y: float) -> Any:
+    """The next carry, statement by statement."""
+    found: list[Any] = []
+    for s in r.stmts:
+        given = [np.float32(v) for v in (x, y)][s.attrs[0]] if s.op == "arg" else None
+        found.append(given if s.op == "arg" else SCALAR_OPS[s.op].numpy(*(np.asarray(found[a]) for a in s.args)))
+    return np.asarray(found[r.nexts[0]])
+
+
+def test_a_product_goes_into_all_sums_that_read_it() -> None:
+    def squares(x: Any, y: Any) -> Any:
+        return (x * x + y) / (y - x * x) + (x * x - y)
+
+    before = region(squares)
+    after = contracted(before, ())
+    assert ops(before).count("mul") == 1 and "mul" not in ops(after) and ops(after).count("fma") == 3
+    for x, y in ((1.5, 0.25), (-3.0, 2.0), (0.0, -1.0)):
+        assert value(after, x, y) == value(before, x, y)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, y: x * y,  # it is a result
+    lambda x, y: (x * y + 1.0) / (x * y),  # a division reads it
+    lambda x, y: x * y + x * y,  # one sum reads it twice
+])
+def test_products_that_stay(f: Any) -> None:
+    r = region(f)
+    assert contracted(r, ()) is r
+
+
+def test_products_stay_where_that_is_promised_or_they_are_done_once() -> None:
+    r = region(lambda x, y: x * x + y, contract=False)
+    assert contracted(r, ()) is r
+    r = region(lambda x, y: x + y * y)
+    assert contracted(r, [s for s, t in enumerate(r.stmts) if t.op == "mul"]) is r and contracted(r, ()) is not r
 
 
 # -- what stays a loop of steps ----------------------------------------------------------------------------------------
