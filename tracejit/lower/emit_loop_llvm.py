@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from llvmlite import ir
 
 from tracejit.lower.contract import contracted
-from tracejit.lower.emit_scalar_llvm import INT64, Emitter, is_vector, literal
+from tracejit.lower.emit_scalar_llvm import INT64, Emitter, Literal, is_vector, literal
 from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import Region
 
@@ -37,11 +37,28 @@ def parts_of(region: Region, most: int, vector_bytes: int) -> int:
 
 def emit_loop(e: Emitter, region: Region, args: Values, mask: Maybe) -> Values:
     """The carries after the loop."""
-    parts = e.parts
-    given = [list(v) for v in zip(*(e.split(a) for a in args), strict=True)]
-    masks = [None] * parts if mask is None else e.split(mask)
-    found = _Loop(e.part(), region, given, masks).emit()
-    return [e.join(list(v)) for v in zip(*found, strict=True)]
+    if e.parts == 1:
+        return _Loop(e, region, [args], [mask]).emit()[0]
+    given = [list(v) for v in zip(*(_split(e, a) for a in args), strict=True)]
+    masks = [None] * e.parts if mask is None else _split(e, mask)
+    found = _Loop(Emitter(e.b, e.lanes // e.parts, e.fastmath, e.x86), region, given, masks).emit()
+    return [_join(e, list(v)) for v in zip(*found, strict=True)]
+
+
+def _split(e: Emitter, value: ir.Value) -> Values:
+    """The parts of a vector; other values are the same in each."""
+    if not is_vector(value):
+        return [value] * e.parts
+    n, nothing = e.lanes // e.parts, Literal(value.type, "poison")
+    return [e.b.shuffle_vector(value, nothing, e.picks(range(p, p + n))) for p in range(0, e.lanes, n)]
+
+
+def _join(e: Emitter, parts: Values) -> ir.Value:
+    """The vector that has those parts."""
+    while len(parts) > 1 and is_vector(parts[0]):
+        both = e.picks(range(2 * parts[0].type.count))
+        parts = [e.b.shuffle_vector(x, y, both) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 class _Loop:

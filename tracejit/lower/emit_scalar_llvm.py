@@ -124,26 +124,6 @@ class Emitter:
         one = self.b.insert_element(nothing, value, literal(0, INT32))
         return self.b.shuffle_vector(one, nothing, Literal(ir.VectorType(INT32, self.lanes), "zeroinitializer"))
 
-    def part(self) -> Emitter:
-        """An emitter for one of the parts of vectors."""
-        return self if self.parts == 1 else Emitter(self.b, self.lanes // self.parts, self.fastmath, self.x86)
-
-    def split(self, value: ir.Value) -> list[ir.Value]:
-        """The parts of a vector; other values are the same in each."""
-        if self.parts == 1 or not is_vector(value):
-            return [value] * self.parts
-        n, nothing = self.lanes // self.parts, Literal(value.type, "poison")
-        return [self.b.shuffle_vector(value, nothing, self._picks(range(p, p + n))) for p in range(0, self.lanes, n)]
-
-    def join(self, parts: list[ir.Value]) -> ir.Value:
-        """The vector that has those parts."""
-        if not is_vector(parts[0]):
-            return parts[0]
-        while len(parts) > 1:
-            both = self._picks(range(2 * parts[0].type.count))
-            parts = [self.b.shuffle_vector(x, y, both) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
-
     def iota(self, typ: ir.IntType) -> ir.Value:
         """0, 1, 2, ... along the lanes."""
         if self.lanes == 1:
@@ -371,14 +351,14 @@ class Emitter:
             return f(*args)
         found: list[ir.Value] = []
         for start in range(0, n, lanes):
-            picks = self._picks([min(start + j, n - 1) for j in range(lanes)])
+            picks = self.picks([min(start + j, n - 1) for j in range(lanes)])
             found.append(f(*(self.b.shuffle_vector(a, Literal(a.type, "poison"), picks) for a in args)))
         while len(found) > 1:
-            both = self._picks(range(2 * found[0].type.count))
+            both = self.picks(range(2 * found[0].type.count))
             found = [self.b.shuffle_vector(x, y, both) for x, y in zip(found[::2], found[1::2], strict=True)]
         whole = found[0]
         return whole if whole.type.count == n else self.b.shuffle_vector(
-            whole, Literal(whole.type, "poison"), self._picks(range(n)))
+            whole, Literal(whole.type, "poison"), self.picks(range(n)))
 
     def _like(self, mask: ir.Value, value: ir.Value) -> ir.Value:
         """A mask fit for a select of `value`s: for a scalar, whether any lane is on."""
@@ -522,9 +502,9 @@ class Emitter:
         step = 1
         while step < n:
             picks = [j - step if j >= step else n for j in range(n)]
-            value = self._next(s, b.shuffle_vector(value, nothing, self._picks(picks)), [value])
+            value = self._next(s, b.shuffle_vector(value, nothing, self.picks(picks)), [value])
             step *= 2
-        total = b.shuffle_vector(value, nothing, self._picks([n - 1] * n))
+        total = b.shuffle_vector(value, nothing, self.picks([n - 1] * n))
         return self._next(s, before, [value]), self._next(s, before, [total])
 
     # ---- memory
@@ -563,13 +543,13 @@ class Emitter:
         value = self.call(name, typ, [pointer, literal(dtype.itemsize, INT32), mask, literal(0, typ)])
         return self._in(value, dtype)
 
-    def _picks(self, lanes: Sequence[int]) -> Literal:
+    def picks(self, lanes: Sequence[int]) -> Literal:
         """The mask of a shuffle."""
         return Literal(ir.VectorType(INT32, len(lanes)), "<" + ", ".join(f"i32 {p}" for p in lanes) + ">")
 
     def reversed(self, vector: ir.Value) -> ir.Value:
         """The lanes in the other order."""
-        return self.b.shuffle_vector(vector, Literal(vector.type, "poison"), self._picks(range(self.lanes)[::-1]))
+        return self.b.shuffle_vector(vector, Literal(vector.type, "poison"), self.picks(range(self.lanes)[::-1]))
 
     def load_spread(self, pointer: ir.Value, dtype: np.dtype, stride: int) -> ir.Value:
         """Every second (third, fourth) element, without touching what lies behind the last one."""
@@ -581,7 +561,7 @@ class Emitter:
             mine = [min(j * stride // n, stride - 1) == part for j in range(n)]
             picks = [n + j * stride - start if mine[j] else j for j in range(n)]
             found = more if found is None else found
-            found = self.b.shuffle_vector(found, more, self._picks(picks))
+            found = self.b.shuffle_vector(found, more, self.picks(picks))
         return self._in(found, dtype)
 
     def _addresses(self, pointer: ir.Value, index: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -606,7 +586,7 @@ class Emitter:
             found = list(rows)
             for i in (i for i in range(n) if not i & step):
                 for at, picks in ((i, low), (i + step, high)):
-                    found[at] = self.b.shuffle_vector(rows[i], rows[i + step], self._picks(picks))
+                    found[at] = self.b.shuffle_vector(rows[i], rows[i + step], self.picks(picks))
             rows = found
         return rows
 
@@ -636,7 +616,7 @@ class Emitter:
         for start in range(0, n * stride, n):
             on = [(start + j) % stride == 0 for j in range(n)]
             keep = Literal(self.vector(I1), "<" + ", ".join(f"i1 {str(k).lower()}" for k in on) + ">")
-            picks = self._picks([(start + j) // stride for j in range(n)])
+            picks = self.picks([(start + j) // stride for j in range(n)])
             part = self.b.shuffle_vector(value, Literal(value.type, "poison"), picks)
             where = self.at(pointer, literal(start, INT64), dtype)
             self.call(f"llvm.masked.store.{_suffix(value.type)}.p0", VOID,
