@@ -125,11 +125,13 @@ def grid(launch: Launch) -> Grid:
     chunk = count
     if work > PARALLEL and count > 1 and not k.serial:
         chunk = max(1, int(pace * count / work))
+    # What is read and what is written do not stay together in a cache that others use, too.
+    stream = touched > last_level_cache() // 2
     scratch = 0
     if splits > 1:
         for a in k.accumulators:
             scratch += _up(splits * points * (16 if a.op.startswith("arg") else 8), 16)
-    return Grid(block, splits, split, count, min(chunk, max(1, count)), scratch, touched > last_level_cache(), work)
+    return Grid(block, splits, split, count, min(chunk, max(1, count)), scratch, stream, work)
 
 
 def along_rows(launch: Launch, g: Grid, elements: int) -> Grid:

@@ -79,11 +79,16 @@ EXP2_RANGE = {F32: (-151.0, 129.0), F64: (-1076.0, 1025.0)}
 # Exponentials -------------------------------------------------------------------------------------------------------
 
 
-def reduce_exp(x: Value, x_low: Value | None = None) -> tuple[Value, Value]:
-    """(p, n) with e**(x + x_low) = 2**n (1 + p), |p| < 0.42 and n integral."""
+def split_exp(x: Value, x_low: Value | None = None) -> tuple[Value, Value]:
+    """(r, n) with x + x_low = n ln 2 + r, |r| <= ln(2) / 2 and n integral."""
     n, _ = nearest(x, LOG2E_HI[x.dtype])
     r = fma(n, -LN2_HI[x.dtype], x)  # exact
-    r = fma(n, -LN2_LO[x.dtype], r) if x_low is None else r + fma(n, -LN2_LO[x.dtype], x_low)
+    return fma(n, -LN2_LO[x.dtype], r) if x_low is None else r + fma(n, -LN2_LO[x.dtype], x_low), n
+
+
+def reduce_exp(x: Value, x_low: Value | None = None) -> tuple[Value, Value]:
+    """(p, n) with e**(x + x_low) = 2**n (1 + p), |p| < 0.42 and n integral."""
+    r, n = split_exp(x, x_low)
     return fma(r * r, polynomial(r, EXP[x.dtype]), r), n
 
 
@@ -99,8 +104,8 @@ def reduce_expm1(x: Value) -> tuple[Value, Value]:
 def exp_of_sum(x: Value, x_low: Value | None = None, exponent: int = 0) -> Value:
     """2**exponent e**(x + x_low) for a small correction x_low and an exponent of 0 or -1."""
     low, high = EXP_RANGE[x.dtype]
-    p, n = reduce_exp(at_least(at_most(x, high), low), x_low)
-    return scale(p + 1.0, n + float(exponent) if exponent else n)
+    r, n = split_exp(at_least(at_most(x, high), low), x_low)
+    return scale(polynomial(r, (1.0, 1.0, *EXP[x.dtype])), n + float(exponent) if exponent else n)
 
 
 @function(Bound(2, 2))
