@@ -1,6 +1,6 @@
 """The polynomials of `tracejit.lower.mathlib`: `python -m benchmarks.minimax [NAME ...]` computes them again.
 
-Each entry of `FITS` says which function a table of coefficients approximates, where, and how an error counts. A Remez
+Each entry of `fits` says which function a table of coefficients approximates, where, and how an error counts. A Remez
 exchange finds the polynomial with the least largest error; coefficients are then rounded to the type one after the
 other, lowest first, and the rest are fitted again, so that what one loses to rounding the others make good.
 """

@@ -101,6 +101,18 @@ def test_contributors_map_names_every_file() -> None:
     assert not missing, f"files that CONTRIBUTING.md does not place: {missing}"
 
 
+def test_files_that_are_named_exist() -> None:
+    folders = [ROOT / name for name in ("tracejit", "tests", "examples", "benchmarks")]
+    sources = [p for folder in folders for p in folder.rglob("*.py")]
+    paths = ["/" + p.relative_to(ROOT).as_posix() for p in sources]
+    texts = {p: p.read_text() for p in [*sources, *DOCUMENTS]}
+    missing = [
+        f"{p.relative_to(ROOT)} names {name}" for p, text in texts.items() for name in re.findall(r"`([a-z_/]+\.py)`", text)
+        if not any(path.endswith("/" + name) for path in paths)
+    ]
+    assert not missing, missing
+
+
 def test_readme_has_its_two_commands() -> None:
     shell = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(shell) == 2 and "tracejit demo" in shell[0] and "pytest" in shell[1]

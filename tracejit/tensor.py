@@ -55,7 +55,7 @@ class Recorder(Protocol):
 
 
 class Tape(Protocol):
-    """What `apply` needs of a gradient tape (`gradients.py`), or of another listener."""
+    """What `apply` needs of a gradient tape (`tape.py`), or of another listener."""
 
     differentiates: bool  # a compiled call must keep what its derivative needs
 

@@ -1,6 +1,6 @@
 """The loop-nest record: what a fused kernel is, independent of target and of sizes.
 
-In: made by `fuse.py`. Out: read by `emit_llvm.py` / `emit_cuda.py` (code) and by `runtime/program.py` (slots).
+In: made by `fuse.py`. Out: read by `emit_llvm.py` (code) and by `runtime/program.py` (slots).
 
 A kernel walks a space of `outer` dims (independent points) times `inner` dims (reduced or revisited at each point).
 Its statements form one graph (`scalar.py`); each stage names the values it needs, and a target computes a statement

@@ -4,7 +4,7 @@ In: statements in the order they would run, some of them selects marked 'rare' (
 Out: the same order, where a `Detour` stands for the selects on one rare condition and for all that only feeds their
 true sides. Running every statement instead gives the same results.
 
-Read next: `emit_llvm.py`, `emit_cuda.py`.
+Read next: `emit_llvm.py`.
 """
 
 from __future__ import annotations

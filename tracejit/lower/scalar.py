@@ -7,7 +7,7 @@ Each statement has one result of one dtype. `SCALAR_OPS` is the whole language, 
 (`interpret` runs it), so a kernel can be checked without compiling it. A target prints every name in it.
 Complex numbers never reach a target: `Complex` is a pair of real values with the same operators.
 
-Read next: `mathlib.py` (functions written in it), `kernel.py` (loops around it), `emit_llvm.py`.
+Read next: `mathlib/` (functions written in it), `kernel.py` (loops around it), `emit_llvm.py`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ _OURS = (
     "errors.py",
     "ir.py",
     "__init__.py",
-    "fft.py",
     "random.py",
 )
 # What is read of an array without its contents, and the builtins that look at no contents.
