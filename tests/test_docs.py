@@ -106,11 +106,9 @@ def test_files_that_are_named_exist() -> None:
     sources = [p for folder in folders for p in folder.rglob("*.py")]
     paths = ["/" + p.relative_to(ROOT).as_posix() for p in sources]
     texts = {p: p.read_text() for p in [*sources, *DOCUMENTS]}
-    missing = [
-        f"{p.relative_to(ROOT)} names {name}" for p, text in texts.items() for name in re.findall(r"`([a-z_/]+\.py)`", text)
-        if not any(path.endswith("/" + name) for path in paths)
-    ]
-    assert not missing, missing
+    named = [(p, name) for p, text in texts.items() for name in re.findall(r"`([a-z_/]+\.py)`", text)]
+    missing = [f"{name} in {p.name}" for p, name in named if not any(path.endswith("/" + name) for path in paths)]
+    assert named and not missing, missing
 
 
 def test_readme_has_its_two_commands() -> None:
