@@ -398,4 +398,27 @@ def is_symbolic(x: Any) -> bool:
     return type(x) is Dim or (type(x) is tuple and any(map(is_symbolic, x)))
 
 
+def extent_of(item: slice, extent: int) -> tuple[int, int, int]:
+    """First index, count and step of a slice of a dim (`slice.indices`, for symbolic extents too)."""
+    if not is_symbolic((extent, item.start, item.stop)):
+        start, stop, step = item.indices(extent)
+        return start, len(range(start, stop, step)), step
+    step = 1 if item.step is None else operator.index(item.step)
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def bound(given: Any, default: int) -> int:
+        if given is None:
+            return default
+        n = integer(given)
+        n = n + extent if n < 0 else n
+        return low if n < low else high if n > high else n
+
+    start, stop = (low, high) if step > 0 else (high, low)
+    start, stop = bound(item.start, start), bound(item.stop, stop)
+    ahead, by = (stop - start, step) if step > 0 else (start - stop, -step)
+    return start, (ahead + (by - 1)) // by if ahead >= 0 else 0, step
+
+
 NAMES["bits"] = bits

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.dims import integer
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import as_tensor, cast, composite, normalize_axis, strong
@@ -209,7 +210,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
     >>> linspace(0, 1, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    num = operator.index(num)
+    num = integer(num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")
     gaps = num - 1 if endpoint else num

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.dims import integer
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import as_tensor, broadcast_shape, cast, composite, normalize_axis, strong
@@ -165,7 +166,7 @@ def one_hot(indices: Any, depth: int, dtype: Any = None, axis: int = -1, on_valu
     """
     i = _indices("one_hot", indices)
     wanted = dtypes.default_float() if dtype is None else dtypes.as_dtype(dtype)
-    shape = (*i.shape, operator.index(depth))
+    shape = (*i.shape, integer(depth))
     hit = core.broadcast_to(reshaped(i, (*i.shape, 1)), shape) == iota(shape, i.ndim)
     k = normalize_axis("one_hot", axis, len(shape))
     if (on_value, off_value) == (1, 0):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.dims import extent_of, integer
 from tracejit.ops import core
 from tracejit.ops.core import alias, as_tensor, broadcast_shape, cast, composite, normalize_axes, normalize_axis, strong
 from tracejit.ops.indexing import pick
@@ -241,8 +242,8 @@ def _pieces(t: Tensor, axis: int, cuts: Sequence[int]) -> list[Tensor]:
     n = t.shape[axis]
     pieces = []
     for start, stop in zip([0, *cuts], [*cuts, n]):
-        start, stop, _ = slice(start, stop).indices(n)
-        pieces.append(along(t, axis, start, builtins.max(stop - start, 0)))
+        start, size, _ = extent_of(slice(start, stop), n)
+        pieces.append(along(t, axis, start, size))
     return pieces
 
 
@@ -252,7 +253,7 @@ def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]
     t = strong(x)
     k = normalize_axis("array_split", axis, t.ndim)
     if not hasattr(indices_or_sections, "__index__"):
-        return _pieces(t, k, [operator.index(i) for i in indices_or_sections])
+        return _pieces(t, k, [integer(i) for i in indices_or_sections])
     n = operator.index(indices_or_sections)
     if n <= 0:
         raise ValueError(f"array_split: the number of pieces must be positive, got {n}")
@@ -446,15 +447,20 @@ def shown_along(t: Tensor, axis: int, places: np.ndarray) -> Tensor:
     """The slices at known, valid `places` along an axis: joined runs if they are few, else a gather."""
     runs = _runs(places)
     if len(runs) <= 4:
-        parts = []
-        for start, size, step in runs:
-            if step:
-                parts.append(along(t, axis, start, size, step))
-            else:
-                parts.append(core.broadcast_to(along(t, axis, start, 1), (*t.shape[:axis], size, *t.shape[axis + 1:])))
-        return joined(parts, axis) if parts else along(t, axis, 0, 0)
+        return _joined_runs(t, axis, runs)
     out = pick(t, (core.constant_tensor(places.astype(np.int64)),), (axis,))
     return permuted(out, moved_axis(t.ndim, 0, axis))
+
+
+def _joined_runs(t: Tensor, axis: int, runs: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Runs (start, size, step) along an axis, one after the other."""
+    parts = []
+    for start, size, step in runs:
+        if step:
+            parts.append(along(t, axis, start, size, step))
+        else:
+            parts.append(core.broadcast_to(along(t, axis, start, 1), (*t.shape[:axis], size, *t.shape[axis + 1:])))
+    return joined(parts, axis) if parts else along(t, axis, 0, 0)
 
 
 def _runs(places: np.ndarray) -> list[tuple[int, int, int]]:
@@ -493,7 +499,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
     for s, a in zip([*shifts] * (n if len(shifts) == 1 else 1), [*axes] * (n if len(axes) == 1 else 1)):
         k = normalize_axis("roll", a, t.ndim)
         size = t.shape[k]
-        s = operator.index(s) % size if size else 0
+        s = integer(s) % size if size else 0
         if s:
             t = joined([along(t, k, size - s, s), along(t, k, 0, size - s)], k)
     return alias(t)
@@ -571,8 +577,23 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
         if pair != (0, 0):
             if not t.shape[k]:
                 raise ValueError(f"pad: axis {k} of shape {t.shape} is empty, so mode {mode!r} has nothing to show")
-            t = shown_along(t, k, np.pad(np.arange(t.shape[k]), pair, mode))  # type: ignore[call-overload]
+            runs = _padded_runs(t.shape[k], *pair, mode)
+            if runs is not None:
+                t = _joined_runs(t, k, runs)
+            else:
+                t = shown_along(t, k, np.pad(np.arange(t.shape[k]), pair, mode))  # type: ignore[call-overload]
     return alias(t)
+
+
+def _padded_runs(n: int, before: int, after: int, mode: str) -> list[tuple[int, int, int]] | None:
+    """What padding shows of a dim of size n, as runs (start, size, step); None where it goes around more than once."""
+    reach = n - 1 if mode == "reflect" else n
+    if mode != "edge" and (before > reach or after > reach):
+        return None
+    first = {"edge": (0, 0), "reflect": (before, -1), "symmetric": (before - 1, -1), "wrap": (n - before, 1)}[mode]
+    last = {"edge": (n - 1, 0), "reflect": (n - 2, -1), "symmetric": (n - 1, -1), "wrap": (0, 1)}[mode]
+    runs = [(first[0], before, first[1]), (0, n, 1), (last[0], after, last[1])]
+    return [run for run in runs if run[1] != 0]
 
 
 def _pad_constant(t: Tensor, widths: Sequence[tuple[int, int]], value: Any) -> Tensor:

@@ -12,14 +12,13 @@ through a mask known only at run time is a `where`, and what it reads can do lit
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tracejit import dtypes
-from tracejit.dims import integer, is_symbolic
+from tracejit.dims import extent_of, integer, is_symbolic
 from tracejit.errors import TracerError, user_line
 from tracejit.ir import CONSTANT, Node
 from tracejit.ops import core
@@ -28,6 +27,7 @@ from tracejit.ops.core import as_tensor, broadcast_shape, cast, constant_tensor,
 from tracejit.ops.indexing import MODES, check_indices, out_of_bounds, pick, put
 from tracejit.ops.movement import embed, permuted, reshaped, window
 from tracejit.ops.selected import Selected
+from tracejit.ops.spans import first_span
 from tracejit.quiet import quietly
 from tracejit.tensor import Tensor, owned, state, wrap
 
@@ -164,29 +164,6 @@ def understand(index: Any, shape: Shape, writing: bool = False, gathered: bool =
     return found
 
 
-def extent_of(item: slice, extent: int) -> tuple[int, int, int]:
-    """First index, count and step of a slice of a dim (`slice.indices`, for symbolic extents too)."""
-    if not is_symbolic((extent, item.start, item.stop)):
-        start, stop, step = item.indices(extent)
-        return start, len(range(start, stop, step)), step
-    step = 1 if item.step is None else operator.index(item.step)
-    if step == 0:
-        raise ValueError("slice step cannot be zero")
-    low, high = (0, extent) if step > 0 else (-1, extent - 1)
-
-    def bound(given: Any, default: int) -> int:
-        if given is None:
-            return default
-        n = integer(given)
-        n = n + extent if n < 0 else n
-        return low if n < low else high if n > high else n
-
-    start, stop = (low, high) if step > 0 else (high, low)
-    start, stop = bound(item.start, start), bound(item.stop, stop)
-    ahead, by = (stop - start, step) if step > 0 else (start - stop, -step)
-    return start, (ahead + (by - 1)) // by if ahead >= 0 else 0, step
-
-
 def _window(found: Selection, start: int, size: int, step: int) -> None:
     found.starts.append(start)
     found.sizes.append(size)
@@ -249,6 +226,10 @@ def get(t: Tensor, index: Any) -> Tensor:
         # a view would pin, and when written copy, a buffer many times its size
         return wrap(out.copy() if out.base is not None and out.nbytes * 8 <= array.nbytes else out)
     t = as_tensor(t)
+    span = first_span(index, t.shape)
+    if span is not None:
+        axis, rest, places = span
+        return get(get(t, (*(slice(None),) * axis, places)), rest)
     selection = understand(index, t.shape)
     out = _region(t, selection)
     if selection.mask is not None:
@@ -300,6 +281,11 @@ def written(t: Tensor, index: Any, value: Any, mode: str) -> Tensor:
         _write_array(out, _plain(index), value._value if isinstance(value, Tensor) else value, mode)
         return wrap(out)
     t = as_tensor(t)
+    span = first_span(index, t.shape)
+    if span is not None:
+        axis, rest, places = span
+        there = (*(slice(None),) * axis, places)
+        return written(t, there, written(get(t, there), rest, value, mode), "set")
     selection = understand(index, t.shape, writing=True)
     if not selection.arrays and selection.mask is None and _in_place_pays(t, selection):
         selection = understand(index, t.shape, writing=True, gathered=True)

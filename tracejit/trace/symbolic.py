@@ -149,7 +149,7 @@ def must_be_open(made: Specialization, scope: Scope, places: Sequence[Place]) ->
         leaf, axis = places[k]
         raise TracerError(
             f"dim {axis} of '{made.names[leaf]}' cannot be left open: its size is needed at "
-            f"{where or 'an unknown line'} (range, int(), len(), text and NumPy functions take the plain number); give "
+            f"{where or 'an unknown line'} (range, int(), text and NumPy functions take the plain number); give "
             f"it a size in the spec"
         )
 

@@ -86,6 +86,8 @@ def length(x: Any) -> Any:
         return x.count
     if isinstance(x, list) and any(isinstance(y, Maybe) for y in x):
         return sum_([Maybe(y.there, 1) if isinstance(y, Maybe) else 1 for y in x])
+    if isinstance(x, Tensor) and x.ndim:
+        return x.shape[0]  # which may be left open
     return len(x)
 
 
