@@ -30,8 +30,8 @@ from tracejit.lower.rare import Detour
 from tracejit.lower.scalar import I64, Stmt
 
 FUNCTION = ir.FunctionType(VOID, [PTR, INT64, INT64])
-_CHUNK_BYTES = 16384  # stack for the accumulators of one chunk of lanes
-_CHUNK_LANES = 2048
+_CHUNK_BYTES = 32768  # stack for the accumulators of one chunk of lanes: long rows are read in order, in few pieces
+_CHUNK_LANES = 4096
 _LONG_BODY = 400
 _BLOCK = 8  # steps of a row whose sum is taken plainly before it is added exactly
 _STRIP = 8  # vectors of a row of a tile at once: so much of each page, and of what the caches fetch, is used
@@ -56,7 +56,7 @@ def emit_kernel(module: ir.Module, name: str, kernel: Kernel, vector_bytes: int,
 
 def _unroll(cost: float) -> int:
     """Rows per step of columns: independent work for short bodies, small code for long ones."""
-    return 4 if cost <= 12 else 2 if cost <= 24 else 1
+    return 4 if cost <= 24 else 2 if cost <= 48 else 1
 
 
 def _together(work: Work, stmts: Sequence[Stmt]) -> int:
@@ -577,7 +577,7 @@ class _KernelEmitter(Nest):
                     for i in at:
                         known = {n: self.e.load(self.e.at(array, self.b.sub(i, low), d), d, None)
                                  for n, (array, d) in lane_values.items()}
-                        if len(scopes) > 1:
+                        if len(scopes) > 1 and not light:
                             self._prefetch(work, scopes, i)
                         inside = [self.vector(s, work, i, mask, number, low, known) for s in scopes]
                         found.append(self._accumulate(work, inside, None, get(i, places)))
@@ -643,7 +643,7 @@ class _KernelEmitter(Nest):
             self.run(scope, NOTHING, low, high, 0, [], finish)
 
     def _prefetch(self, work: Work, scopes: list[Scope], position: ir.Value) -> None:
-        """Ask for the next rows while these are worked on: the hardware sees only short runs, at far apart places."""
+        """Ask for the next rows while these are worked on: what takes long does not run into them by itself."""
         b, dim = self.b, self.loop_dims[-1]
         for access in work.accesses:
             strides, dtype = self.accesses[access].strides, self.accesses[access].dtype

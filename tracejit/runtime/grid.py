@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 
 from tracejit.lower.kernel import TILE, Access, Launch, View, items
 from tracejit.lower.scalar import Stmt
@@ -18,7 +19,7 @@ from tracejit.lower.scalar import Stmt
 PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
 LANES = 128  # blocks are whole multiples of this
-COLUMN_BYTES = 16384  # at least so much of each row in an item; kernels walk it by chunks of lanes of their own
+COLUMN_BYTES = 16384  # at least so much of each row in an item: what kernels walk at once, or memory sees short runs
 ENOUGH = 32  # items that keep the cores of most machines busy; with fewer, reductions are split
 MOST_ITEMS = 256  # after splitting
 
@@ -117,7 +118,7 @@ def grid(launch: Launch) -> Grid:
     splits, split = 1, max(1, extents[k.outer]) if k.inner else 1
     if k.splittable and k.inner and 0 < count < ENOUGH and work > PARALLEL and not k.serial:
         most = MOST_ITEMS if k.vector == "inner" else 2 * ENOUGH  # parts of columns leave a result for each lane
-        wanted = min(-(-most // count), int(work / count / pace) + 1, extents[k.outer])
+        wanted = min(-(-most // count), ceil(work / count / pace), extents[k.outer])
         along_vectors = k.vector == "inner" and k.inner == 1
         split = _up(-(-extents[k.outer] // max(1, wanted)), LANES if along_vectors else 1)
         splits = max(1, -(-extents[k.outer] // split))
