@@ -20,6 +20,7 @@ from tracejit.ir import CONSTANT, INPUT, Node, Type
 from tracejit.lower.index import Dim, Index, Opaque, Part, dim
 
 Coords = tuple[Index, ...]
+RARE = 8  # what one of so many elements shows, or fewer, counts as a border: kernels have code apart for it
 FEW = (2, 3, 4)  # extents so small that they are written out: vectors run elsewhere
 
 
@@ -39,6 +40,23 @@ def identity(shape: Sequence[int], dims: Sequence[int] | None = None) -> Coords:
             out.append(dim(k if dims is None else dims[k], n))
             k += 1
     return tuple(out)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def address(coords: Coords, strides: Sequence[int]) -> Index:
+    """Element offset of `coords`."""
+    out = Index()
+    for c, s in zip(coords, strides, strict=True):
+        out = out + c * s
+    return out.joined()
 
 
 def reduced_dims(node: Node) -> tuple[int, ...]:
@@ -99,6 +117,12 @@ def parts_of(node: Node, coords: Coords) -> list[Part]:
             continue
         found.append(Part(part.input, part.coords, tuple(g for g in part.guards if not g.always)))
     return found
+
+
+def shown(node: Node) -> list[Node]:
+    """The inputs of a movement node that more than its borders show."""
+    sizes = [i.type.size for i in node.inputs]  # type: ignore[union-attr]
+    return [i for i, size in zip(node.inputs, sizes, strict=True) if size * RARE > sum(sizes)]
 
 
 def places_of_parts(node: Node) -> list[Callable[[Coords], Coords]]:
@@ -197,8 +221,9 @@ def inputs_at(node: Node, coords: Coords) -> Iterator[tuple[Node, Coords]]:
             yield i, coords
 
 
-def sources(node: Node, coords: Coords, placement: Placement) -> set[tuple[Node, Coords]]:
-    """The stored values, each at its coordinates, that computing `node` at `coords` reads.
+def sources(node: Node, coords: Coords, placement: Placement, borders: bool = True) -> set[tuple[Node, Coords]]:
+    """The stored values, each at its coordinates, that computing `node` at `coords` reads; also those that only borders
+    show, if asked for.
 
     A stored `node` is itself expanded: the question is what its own kernel needs. A reduction's input is taken at the
     coordinates given (its caller passes those of the whole space).
@@ -214,5 +239,6 @@ def sources(node: Node, coords: Coords, placement: Placement) -> set[tuple[Node,
         if placement.stored(item[0]):
             found.add(item)
         else:
-            stack.extend(inputs_at(*item))
+            some = item[0].inputs if borders or item[0].op.name != "concat" else shown(item[0])
+            stack.extend(need for need in inputs_at(*item) if need[0] in some)
     return found

@@ -18,12 +18,13 @@ Read next: `emit_nest_llvm.py` (loops along the vectors), `emit_scalar_llvm.py` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Body, Maybe, Nest, Scope, Step, Values, Work
+from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Body, Maybe, Nest, Piece, Scope, Step, Values, Work
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
 from tracejit.lower.kernel import TILE, Accumulator, Kernel
 from tracejit.lower.rare import Detour
@@ -87,7 +88,9 @@ class _KernelEmitter(Nest):
         for stage in k.stages:
             self.works.append(self.work(stage, known=self.kept))
             self.kept |= {i: self._row_scratch(k.stmts[i].dtype) for i in stage.keeps}
-        for i in sorted({i for work in self.works for i in work.levels[0]}):
+        self.inside = self.work(k.interior) if k.interior is not None and self.lanes > 1 else None
+        works = [*self.works, *([] if self.inside is None else [self.inside])]
+        for i in sorted({i for work in works for i in work.levels[0]}):
             base.values[i] = self.statement(i, base)
 
         last = self.extents[k.outer - 1] if self.columns else self.num(1)
@@ -683,21 +686,32 @@ class _KernelEmitter(Nest):
 
     def _point_stage(self, scope: Scope, work: Work, number: int, low: ir.Value, high: ir.Value) -> int:
         """One execution per point; `number` accumulators are finished. Gives how many are afterwards."""
-        row = self.enter(scope, work, 1, number=number)
         if not self.columns:
-            self.store_all(work, [row], None)
+            self.store_all(work, [self.enter(scope, work, 1, number=number)], None)
             return number
 
-        def run(scope: Scope, start: ir.Value, stop: ir.Value, state: Values) -> Values:
-            def body(at: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
-                self.store_all(work, self.vectors(scope, work, at, mask, number, low), stream)
-                return state
+        def run(work: Work, unroll: int) -> Piece:
+            def piece(scope: Scope, start: ir.Value, stop: ir.Value, state: Values) -> Values:
+                def body(at: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
+                    self.store_all(work, self.vectors(scope, work, at, mask, number, low), stream)
+                    return state
 
-            return self.run(scope, work, start, stop, unroll, state, body)
+                return self.run(scope, work, start, stop, unroll, state, body)
 
-        # after a reduction little is left, so code is kept small
-        unroll = 0 if self.k.inner else _together(work, self.k.stmts)
-        self.pieces(row, work, low, high, [], run)
+            return piece
+
+        def inside(work: Work, start: ir.Value, stop: ir.Value) -> None:
+            # after a reduction little is left, so code is kept small
+            unroll = 0 if self.k.inner else _together(work, self.k.stmts)
+            self.pieces(self.enter(scope, work, 1, number=number), work, start, stop, [], run(work, unroll))
+
+        def border(start: ir.Value, stop: ir.Value) -> None:
+            run(work, 0)(self.enter(scope, work, 1), start, stop, [])
+
+        if self.inside is None:
+            inside(work, low, high)
+        else:
+            self.with_borders(scope, low, high, border, partial(inside, self.inside))
         return number
 
     # ---- partial results

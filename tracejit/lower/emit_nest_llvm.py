@@ -34,6 +34,7 @@ Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, s
 MOST_LANES = 128  # a tail's mask counts in bytes
 SPREAD = ("2", "3", "4")  # strides along the vectors that whole vectors are picked apart for
 Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
+Range: TypeAlias = Callable[[ir.Value, ir.Value], None]  # (low, high)
 Body: TypeAlias = Callable[[Values, Maybe, Values, Maybe], Values]  # (positions, mask, state, stream) -> next state
 
 # Rough work of a statement, where it is not 1.
@@ -461,6 +462,39 @@ class Nest:
             return stop, run(inside, start, stop, state)
 
         return self.loop(low, high, state, piece)[1]
+
+    def with_borders(self, scope: Scope, low: ir.Value, high: ir.Value, border: Range, inside: Range) -> None:
+        """[low, high) of a row: whole vectors where each guard is as usual by `inside`, the rest by `border`."""
+        b, zero, n = self.b, self.num(0), self.num(self.lanes)
+        row, first, last = scope.child(), low, high
+        plain = literal(True, ir.IntType(1))
+        for i, usual in self.k.usual:
+            if self.level(i) == self.vector_level:
+                at, before = self._flip(i, scope)
+                if before == usual:
+                    last = self.minimum(last, at)
+                else:
+                    first = b.select(self.less(first, at), at, first)
+            else:
+                for needed in self.closure([i], row.values):
+                    row.values[needed] = self.statement(needed, row)
+                plain = b.and_(plain, row.values[i] if usual else b.not_(row.values[i]))
+        skipped = b.sub(b.add(b.sub(first, low), n), self.num(1))
+        first = b.add(low, b.sub(skipped, b.srem(skipped, n)))
+        last = b.sub(last, b.srem(b.sub(last, low), n))
+        some = b.and_(plain, self.less(first, last))
+        first, last = b.select(some, first, low), b.select(some, last, low)
+
+        def side(number: ir.Value, _: Values) -> tuple[ir.Value, Values]:  # the borders before and after are one code
+            before = b.icmp_signed("==", number, zero)
+            start, stop = b.select(before, low, last), b.select(before, first, high)
+            with self.when(self.less(start, stop)):
+                border(start, stop)
+            with self.when(b.and_(before, some)):
+                inside(first, last)
+            return b.add(number, self.num(1)), []
+
+        self.loop(zero, self.num(2), [], side)
 
     def _is_guard(self, i: int) -> bool:
         """Whether statement `i` compares whole numbers that drift apart by one from lane to lane."""

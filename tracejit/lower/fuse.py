@@ -34,6 +34,7 @@ from tracejit.lower.access import (
     reduced_dims,
     running_dims,
     runs,
+    shown,
     sources,
     squeezed,
 )
@@ -283,7 +284,7 @@ def _cost(node: Node, placement: Placement) -> int:
 def _work(node: Node) -> int:
     """Operations for one element of a node alone; a reduction inside a kernel is written out."""
     if node.op.kind == "movement":
-        return len(node.inputs) - 1
+        return len(shown(node)) - 1 if len(node.inputs) > 1 else 0
     if node.op.kind == "reduction":
         return node.op.cost * 2 * prod(node.inputs[0].shape[a] for a in node.attrs["axis"])
     return node.op.cost
@@ -302,7 +303,7 @@ def _repeats_too_much(node: Node, wanted: set[Want], placement: Placement) -> bo
         return False
     cost = _cost(node, placement)
     if len(node.shape) > 2 and any(n.op.kind == "movement" for n in placement.folded[node]):
-        cost += _more_rows(sources(node, identity(node.shape), placement))
+        cost += _more_rows(sources(node, identity(node.shape), placement, borders=False))
     guards = EMBED_COST * sum(map(_dims_embedded, placement.folded[node]))
     if node in placement.embedded and guards and cost > GUARDED_COST:
         return True

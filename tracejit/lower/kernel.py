@@ -114,6 +114,9 @@ class Kernel:
     # Maps whose reads run across the vectors, along the dim just before them (transposes), go by tiles of that dim and
     # the vector dim: such a read has class 1 along the former.
     tiled: bool = False
+    # Of maps: guards with the value each has nearly everywhere, and what the stage is where all have it.
+    usual: tuple[tuple[int, bool], ...] = ()
+    interior: Stage | None = None
 
     @property
     def rank(self) -> int:
@@ -149,6 +152,19 @@ class Kernel:
         return tuple(a for s in self.stages for a in s.accumulators)
 
     @once
+    def usually(self) -> tuple[int, ...]:
+        """The statements that nearly every element needs, in order."""
+        if self.interior is None:
+            return tuple(range(len(self.stmts)))
+        found, todo = set[int](), self.interior.roots
+        while todo:
+            i = todo.pop()
+            if i not in found:
+                found.add(i)
+                todo += self.stmts[i].args
+        return tuple(sorted(found))
+
+    @once
     def slots(self) -> Slots:
         return Slots.of(self)
 
@@ -180,6 +196,10 @@ class Kernel:
                 lines.append(f"    w{s.write} {'' if s.mode == 'set' else s.mode}= v{s.value}{where}")
             lines += [f"    check v{c}" for c in stage.checks]
             lines += [f"    keep v{i}" for i in stage.keeps]
+        if self.interior is not None:
+            lines.append("  where " + " and ".join(f"{'' if value else 'not '}v{i}" for i, value in self.usual) + ":")
+            lines += [f"    w{s.write} = v{s.value}" for s in self.interior.stores]
+            lines += [f"    check v{c}" for c in self.interior.checks]
         return "\n".join(lines) + "\n"
 
 
@@ -368,11 +388,13 @@ def verify(kernel: Kernel) -> None:
                 require(all(d == s.dtype for d in kinds), f"v{i} mixes dtypes")
     plain = not kernel.inner and kernel.outer > 1 and len(kernel.stages) == 1 and not kernel.serial
     require(plain or not kernel.tiled, "tiles, but not of a map")
+    require(kernel.interior is None or (len(kernel.stages) == 1 and not kernel.inner and not kernel.serial and
+                                        not kernel.tiled), "an interior, but not of a map")
     rows = kernel.inner == 1 and kernel.vector == "inner"
     require(rows or not any(stage.keeps for stage in kernel.stages), "values are kept, but not along a row")
     stored = [s.write for stage in kernel.stages for s in stage.stores]
     require(set(stored) == set(range(len(kernel.writes))), "a write is never stored or unknown")
-    for stage in kernel.stages:
+    for stage in (*kernel.stages, *([] if kernel.interior is None else [kernel.interior])):
         for acc in stage.accumulators:
             known = acc.op in ACCUMULATE and kernel.stmts[acc.value].dtype == acc.dtype
             require(known, "an accumulator of another dtype")

@@ -22,6 +22,8 @@ from tracejit.lower import scalar
 from tracejit.lower.access import (
     Coords,
     Placement,
+    address,
+    contiguous,
     covers,
     folds,
     gather_coords,
@@ -34,6 +36,7 @@ from tracejit.lower.access import (
     terms_of,
 )
 from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, dim, factors, flatten
+from tracejit.lower.interior import interior, usually
 from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Note, Stage, Store, View
 from tracejit.lower.plan import Buffer
 from tracejit.lower.scalar import Builder, Complex, Stmt, Value
@@ -48,23 +51,6 @@ NARROW = 8  # elements: a dim with fewer is no good for vectors
 ADJACENT = (1, 2, 3, 4, -1)  # strides along vectors that are as good as adjacent
 # Literals that stay in the code: others are slots.
 COMMON_LITERALS = frozenset((0, 1, -1, 2, -2, 0.5, -0.5))
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
-
-
-def address(coords: Coords, strides: Sequence[int]) -> Index:
-    """Element offset of `coords`."""
-    out = Index()
-    for c, s in zip(coords, strides, strict=True):
-        out = out + c * s
-    return out.joined()
 
 
 def can_accumulate(node: Node) -> bool:
@@ -147,6 +133,7 @@ class Writer:
         self.memo: dict[Any, dict[Node, Any]] = {}
         self.indices: dict[Index, Value] = {}
         self.guards: dict[Guard, Value] = {}
+        self.usual: dict[int, bool] = {}  # tests of guards, and what each gives nearly everywhere
         self.read_memo: dict[Any, int] = {}
         self.numbers: dict[Any, Value] = {}
         self.notes: dict[int, Note] = {}
@@ -366,10 +353,15 @@ class Writer:
         at = self.index(guard.index)
         tests = []
         if low < guard.low:
-            tests.append(at >= self.param(guard.low))
+            tests.append((at >= self.param(guard.low), guard.low - low))
         if high >= guard.high:
-            tests.append(at < self.param(guard.high))
-        return tests[0] if len(tests) == 1 else tests[0] & tests[1]
+            tests.append((at < self.param(guard.high), high + 1 - guard.high))
+        for test, fails in tests:
+            usual = usually(guard, fails)
+            if usual is not None:
+                self.usual[test.index] = usual
+        found, *more = (test for test, _ in tests)
+        return found & more[0] if more else found
 
     def _gathered(self, node: Node, coords: Coords, mask: Value | None) -> Any:
         x, *indices = node.inputs
@@ -517,6 +509,9 @@ class Writer:
         stages, acc_order = self._stages()
         if vector == "inner" and len(inner) == 1:
             stages = self._keep(stages, extents[-1])
+        usual: tuple[tuple[int, bool], ...] = ()
+        if self.usual and not self.axes and tile is None and all(s.offset is None for s in self.stores):
+            inside, usual = interior(self.builder, stages[0], self.usual)
         stmts = tuple(self._renumber(s, renumber, acc_order) for s in self.builder.stmts)
         kernel = Kernel(
             n_outer,
@@ -528,6 +523,8 @@ class Writer:
             stmts,
             stages,
             tile is not None,
+            usual,
+            inside if usual else None,
         )
         nodes = list(self.nodes)
         lines = tuple(dict.fromkeys(n.where for n in nodes if n.where))

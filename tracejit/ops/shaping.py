@@ -10,6 +10,7 @@ import builtins
 import math
 import operator
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -464,7 +465,7 @@ def _joined_runs(t: Tensor, axis: int, runs: Sequence[tuple[int, int, int]]) -> 
 
 
 def _runs(places: np.ndarray) -> list[tuple[int, int, int]]:
-    """Arithmetic runs (start, size, step) that make up `places`."""
+    """Arithmetic runs (start, size, step) that make up `places`; where runs meet the longer one has what fits both."""
     runs: list[list[int]] = []
     for p in places.tolist():
         if runs:
@@ -476,7 +477,13 @@ def _runs(places: np.ndarray) -> list[tuple[int, int, int]]:
                 runs[-1][1] += 1
                 continue
         runs.append([p, 1, 1])
-    return [(a, n, s) for a, n, s in runs]
+    for run, following in pairwise(runs):
+        start, size, step = run
+        ahead, more, pace = following
+        if 1 < size < more and start + (size - 1) * step == ahead - pace:
+            run[1] = size - 1
+            following[:] = ahead - pace, more + 1, pace
+    return [(a, n, s if n > 1 else 1) for a, n, s in runs]
 
 
 @composite(numpy=np.roll)

@@ -8,7 +8,7 @@ Read next: `program.py` (who asks).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
@@ -62,19 +62,26 @@ def last_level_cache() -> int:
     return largest or 32 << 20
 
 
-def _footprint(access: Access, view: View, extents: tuple[int, ...]) -> int:
-    """Bytes a launch touches through one view, if each element once."""
-    n = access.dtype.itemsize
-    for stride, extent in zip(view.strides, extents, strict=True):
-        n *= extent if stride else 1
-    return n
+def _footprint(accesses: Sequence[tuple[Access, View]], extents: tuple[int, ...]) -> int:
+    """Bytes a launch touches, if each element once: views of one buffer together no more than lies between them."""
+    found: dict[int, tuple[int, int, int]] = {}  # of each buffer: bytes in all views, the first of them and the last
+    for access, view in accesses:
+        size = n = access.dtype.itemsize
+        first = last = view.offset
+        for stride, extent in zip(view.strides, extents, strict=True):
+            n *= extent if stride else 1
+            first, last = first + min(0, stride * (extent - 1)), last + max(0, stride * (extent - 1))
+        total, low, high = found.get(view.buffer, (0, first * size, last * size + size))
+        found[view.buffer] = total + n, min(low, first * size), max(high, last * size + size)
+    return sum(min(total, high - low) for total, low, high in found.values())
 
 
-def _statements_cost(stmts: Sequence[Stmt], launch: Launch) -> float:
+def _statements_cost(some: Iterable[Stmt], stmts: Sequence[Stmt], launch: Launch) -> float:
     cost = 0.0
-    for s in stmts:
+    for s in some:
         if s.op == "loop":
-            cost += _turns(s, stmts, launch) * _statements_cost(s.attrs[0].stmts, launch)
+            inside = s.attrs[0].stmts
+            cost += _turns(s, stmts, launch) * _statements_cost(inside, inside, launch)
         else:
             width = max(1.0, s.dtype.itemsize / 4)
             cost += _GATHER if s.op == "load" and s.args else _SLOW.get(s.op, _USUAL) * width
@@ -90,16 +97,16 @@ def _turns(loop: Stmt, stmts: Sequence[Stmt], launch: Launch) -> int:
 
 
 def _element_cost(launch: Launch) -> float:
-    stages = launch.kernel.stages
-    scattered = sum(_SCATTER for stage in stages for s in stage.stores if s.offset is not None)
-    return _statements_cost(launch.kernel.stmts, launch) + scattered
+    k = launch.kernel
+    scattered = sum(_SCATTER for stage in k.stages for s in stage.stores if s.offset is not None)
+    return _statements_cost((k.stmts[i] for i in k.usually), k.stmts, launch) + scattered
 
 
 def grid(launch: Launch) -> Grid:
     """Cut a launch up."""
     k, extents = launch.kernel, launch.extents
     accesses = [*zip(k.reads, launch.reads, strict=True), *zip(k.writes, launch.writes, strict=True)]
-    touched = sum(_footprint(a, v, extents) for a, v in accesses)
+    touched = _footprint(accesses, extents)
     points, inner = launch.points, 1
     for e in extents[k.outer:]:
         inner *= e

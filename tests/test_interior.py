@@ -1,0 +1,149 @@
+"""Maps with borders: what pads, rolls and shifts show near an edge, and the code without guards that runs elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tracejit as tj
+from tracejit.lower.index import Guard, dim
+from tracejit.lower.interior import interior, usually
+from tracejit.lower.kernel import Stage, Store
+from tracejit.lower.scalar import BOOL, F32, I64, Builder
+
+MODES = ("edge", "reflect", "symmetric", "wrap", "constant")
+SHAPES = ((0, 40), (3, 17), (33, 200), (5, 1000))
+
+
+def numbers(shape, dtype, seed=0):
+    return (np.random.default_rng(seed).random(shape) * 100).astype(dtype)
+
+
+def cross(p):
+    return p[:-2, 1:-1] + p[2:, 1:-1] * 2 + p[1:-1, :-2] * 3 + p[1:-1, 2:] * 5 + p[:-2, 2:] * 7
+
+
+def compiled_kernel(f, *args):
+    (launch,) = f.specializations()[-1].built.plan.steps if f(*args) is not None else ()
+    return launch.kernel
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64", "int16", "uint8"))
+@pytest.mark.parametrize("mode", MODES)
+def test_stencils_of_padded_pictures(mode, dtype):
+    f = tj.function(lambda x: cross(tj.pad(x, 1, mode=mode)))
+    for shape in SHAPES:
+        if 0 in shape and mode != "constant":
+            continue
+        x = numbers(shape, dtype)
+        np.testing.assert_allclose(np.asarray(f(x)), cross(np.pad(x, 1, mode=mode)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_wide_and_uneven_pads_in_three_dims(mode):
+    widths = ((0, 3), (2, 1), (5, 4))
+    f = tj.function(lambda x: tj.pad(x, widths, mode=mode)[::-1, 1:, ::-1] * 2)
+    for shape in ((6, 7, 8), (9, 5, 131)):
+        x = numbers(shape, "float32")
+        np.testing.assert_array_equal(np.asarray(f(x)), np.pad(x, widths, mode=mode)[::-1, 1:, ::-1] * 2)
+
+
+def test_borders_of_several_values_in_one_kernel():
+    def both(x, y):
+        near = tj.concat([y[:1], x[1:-1], y[-1:]], axis=0)
+        far = tj.concat([x[:, :2], y[:, 2:]], axis=1)
+        return near - far, tj.roll(x, 1, 1) + tj.roll(y, -2, 0), near.sum(0)
+
+    f = tj.function(both)
+    for shape in ((2, 3), (33, 100), (70, 70)):
+        x, y = numbers(shape, "float64"), numbers(shape, "float64", 1)
+        near = np.concatenate([y[:1], x[1:-1], y[-1:]])
+        far = np.concatenate([x[:, :2], y[:, 2:]], 1)
+        want = near - far, np.roll(x, 1, 1) + np.roll(y, -2, 0), near.sum(0)
+        for got, expected in zip(f(x, y), want, strict=True):
+            np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-12)
+
+
+def test_gathers_near_borders_are_checked():
+    f = tj.function(lambda x, i: tj.pad(x[i], 1, mode="edge")[2:] + 1)
+    x, i = numbers(100, "float32"), np.arange(100)[::-1].copy()
+    np.testing.assert_array_equal(np.asarray(f(x, i)), np.pad(x[i], 1, mode="edge")[2:] + 1)
+    for bad in (2, 50, 99):
+        wrong = i.copy()
+        wrong[bad] = 100
+        with pytest.raises(IndexError):
+            f(x, wrong)
+
+
+def test_gradients_of_stencils():
+    x = numbers((20, 37), "float64") / 100
+    for mode in MODES:
+        g = np.asarray(tj.function(tj.grad(lambda x, m=mode: (cross(tj.pad(x, 1, mode=m)) ** 2).sum()))(x))
+        basis = np.zeros_like(x)
+        basis[0, 0] = basis[19, 36] = basis[7, 30] = 1
+        step = 1e-6
+        loss = lambda x, m=mode: (cross(np.pad(x, 1, mode=m)) ** 2).sum()
+        want = (loss(x + step * basis) - loss(x - step * basis)) / (2 * step)
+        np.testing.assert_allclose((g * basis).sum(), want, rtol=1e-6)
+
+
+def test_bits_do_not_depend_on_threads_or_places():
+    x = numbers((300, 1111), "float32")
+    f = tj.function(lambda x: cross(tj.pad(x, 1, mode="reflect")) * np.float32(0.3))
+    before = tj.config.num_threads()
+    results = []
+    try:
+        for n in (1, 2, 5):
+            tj.config.set_num_threads(n)
+            results.append(np.asarray(f(x)).tobytes())
+    finally:
+        tj.config.set_num_threads(before)
+    assert len(set(results)) == 1
+    part = np.asarray(f(x[:, 16:]))[5:-5, 5:-5]  # the same sums, in other lanes
+    np.testing.assert_array_equal(part, np.asarray(f(x))[5:-5, 21:-5])
+
+
+def test_the_interior_has_no_guards():
+    k = compiled_kernel(tj.function(lambda x: cross(tj.pad(x, 1, mode="edge"))), numbers((64, 64), "float32"))
+    assert k.interior is not None
+    loads = [k.stmts[i] for i in k.usually if k.stmts[i].op == "load"]
+    assert len(loads) == 5 and not any(s.args for s in loads)
+    assert not any(k.stmts[i].op in ("select", "lt", "le", "and") for i in k.usually)
+    assert len(k.usually) < len(k.stmts) / 2
+
+
+def test_halves_have_no_interior():
+    k = compiled_kernel(tj.function(lambda x, y: tj.concat([x, y]) * 2), numbers(64, "float32"), numbers(64, "float32"))
+    assert k.interior is None
+
+
+def test_longest_run_of_places_is_whole():
+    k = compiled_kernel(tj.function(lambda x: tj.pad(x, 2, mode="edge") * 2), numbers(64, "float32"))
+    (load,) = [k.stmts[i] for i in k.usually if k.stmts[i].op == "load"]
+    assert not load.args
+
+
+def test_usual_outcome_of_a_guard():
+    i = dim(0, 80)
+    assert usually(Guard(i, 10, 90), 10) is True
+    assert usually(Guard(i, 70, 90), 70) is False
+    assert usually(Guard(i, 40, 90), 40) is None
+    assert usually(Guard(i + dim(1, 3), 1, 90), 1) is None
+
+
+def test_interior_of_statements():
+    b = Builder()
+    at = b.emit("coord", I64, (), (0,))
+    edge = b.emit("lt", BOOL, (at, b.emit("param", I64, (), (0,))))
+    inside = b.emit("le", BOOL, (b.emit("param", I64, (), (1,)), at))
+    other = b.emit("load", BOOL, (), (1,))
+    masked = b.emit("load", F32, (b.const(0, I64), inside & other), (0,))
+    plain = b.emit("load", F32, (b.const(0, I64), inside | edge), (0,))
+    zero = b.const(0, F32)
+    value = b.emit("select", F32, (edge, zero, masked)) + b.emit("select", F32, (~edge, plain, zero))
+    stage, guards = interior(b, Stage(False, (), (Store(0, value.index),)), {edge.index: False, inside.index: True})
+    assert set(guards) == {(edge.index, False), (inside.index, True)}
+    total = b.stmts[stage.stores[0].value]
+    first, second = (b.stmts[a] for a in total.args)
+    assert total.op == "add" and first.op == second.op == "load"
+    assert first.args == (b.const(0, I64).index, other.index) and second.args == ()
