@@ -5,14 +5,14 @@ In: a `Kernel`. Out: a function `void name(ptr slots, i64 begin, i64 end)` in an
     rows     (vector == "inner") accumulators live in registers and are combined across lanes at the end of a row
     columns  (vector == "outer") lanes are points; with inner dims, a chunk of lanes keeps its accumulators on the
              stack (in the first-level cache), and inner elements stream by, some rows at a time
-    tiles    strips of some vectors of each row; reads that run across them are turned through registers
+    tiles    squares of vectors; reads that run across them are turned in registers
     running  rows: sums (products, extremes) of lanes so far inside a vector, then the last one for the next vector;
              columns: elements outside, lanes inside, what came before on the stack
 
 The code is what should run: explicit vectors, unrolled where bodies are short. It needs no optimisation passes.
 
-Read next: `emit_nest_llvm.py` (loops along the vectors), `emit_scalar_llvm.py` (statements), `runtime/build.py`
-(who compiles this).
+Read next: `emit_nest_llvm.py` (loops along the vectors), `emit_tile_llvm.py` (tiles), `emit_scalar_llvm.py`
+(statements), `runtime/build.py` (who compiles this).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Body, Maybe, Nest, Piece, Scope, Step, Values, Work
+from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Body, Maybe, Piece, Scope, Step, Values, Work
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
+from tracejit.lower.emit_tile_llvm import Tiles
 from tracejit.lower.kernel import TILE, Accumulator, Kernel
 from tracejit.lower.rare import Detour
 from tracejit.lower.scalar import I64, Stmt
@@ -35,7 +36,6 @@ _CHUNK_BYTES = 32768  # stack for the accumulators of one chunk of lanes: long r
 _CHUNK_LANES = 4096
 _LONG_BODY = 400
 _BLOCK = 8  # steps of a row whose sum is taken plainly before it is added exactly
-_STRIP = 8  # vectors of a row of a tile at once: so much of each page, and of what the caches fetch, is used
 
 
 def vector_bytes(features: str) -> int:
@@ -69,7 +69,7 @@ def _together(work: Work, stmts: Sequence[Stmt]) -> int:
     return 4 if cost <= 32 else 3
 
 
-class _KernelEmitter(Nest):
+class _KernelEmitter(Tiles):
     """The whole function, from the slots to the stages."""
 
     # ---- the whole function
@@ -212,7 +212,7 @@ class _KernelEmitter(Nest):
                  last: ir.Value) -> None:
         """All stages of one row, or of one block of a row of columns."""
         if self.k.tiled:
-            self._tile(scope, low, high)
+            self.tile(scope, self.works[0], low, high)
             return
         if not self.columns or not (self.k.accumulators or self.k.running):
             self._stages(scope, finishing, part, row, low, high)
@@ -281,80 +281,6 @@ class _KernelEmitter(Nest):
             size = 2 if self.k.accumulators[number].op.startswith("arg") else 1
             self.results[number], values = values[:size], values[size:]
             number += 1
-
-    # ---- tiles
-
-    def _tile(self, scope: Scope, low: ir.Value, high: ir.Value) -> None:
-        """Some rows of a map, [low, high) of each, by strips: some vectors of each row. Reads that run across them are
-        turned through registers, square by square, and wait on the stack for the row that wants them."""
-        b, (work,) = self.b, self.works
-        dim, vdim = self.row_dims[-1], self.vdim
-        first = scope.coords[dim]
-        last = self.minimum(b.add(first, self.num(TILE)), self.extents[dim])
-        turned = [i for i in work.levels[self.vector_level] if self._runs_across(self.k.stmts[i])]
-        width = self.lanes * max(1, _STRIP // len(turned))
-        n, wide = self.num(self.lanes), self.num(width)
-        rooms = {i: self.e.stack(ir.ArrayType(memory_type(self.k.stmts[i].dtype), TILE * width)) for i in turned}
-        work = self.work(work.stage, known=turned)
-
-        def room(i: int, row: ir.Value, start: ir.Value) -> tuple[ir.Value, np.dtype]:
-            dtype = self.k.stmts[i].dtype
-            return self.e.at(rooms[i], b.add(b.mul(b.sub(row, first), wide), start), dtype), dtype
-
-        def square(left: ir.Value, start: ir.Value, row: ir.Value) -> None:
-            mask = self.e.tail_mask(b.sub(last, row))
-            for i in turned:
-                access = self.k.stmts[i].attrs[0]
-                across = scope.child()
-                self._advance_pointer(across, access, {d: scope.coords[d] for d in self.row_dims[:-1]} | {dim: row})
-                place, dtype = room(i, row, b.sub(start, left))
-                found = []
-                for c in range(self.lanes):
-                    at = self.minimum(b.add(start, self.num(c)), b.sub(high, self.num(1)))
-                    column = self.e.at(across.pointers[access], b.mul(at, self.strides[access][vdim]), dtype)
-                    found.append(self.e.load(column, dtype, mask))
-                    self.e.prefetch(self.e.at(column, b.mul(wide, self.strides[access][vdim]), dtype), level=1)
-                for q, v in enumerate(self.e.transpose(found)):
-                    self.e.store(v, self.e.at(place, self.num(q * width), dtype), dtype, None)
-
-        def strip(left: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-            right = self.minimum(b.add(left, wide), high)
-
-            def across(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                def down(row: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                    square(left, start, row)
-                    return b.add(row, n), []
-
-                self.loop(first, last, [], down)
-                return b.add(start, n), []
-
-            def line(row: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                inside = self.enter(scope, work, 1, {d: scope.coords[d] for d in self.row_dims} | {dim: row})
-
-                def part(start: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                    for access in work.accesses:
-                        if self.accesses[access].strides[vdim] == "1":
-                            dtype = self.accesses[access].dtype
-                            self.e.prefetch(self.e.at(inside.pointers[access], b.add(start, wide), dtype), level=1)
-                    known = {}
-                    for i in turned:
-                        place, dtype = room(i, row, b.sub(start, left))
-                        known[i] = self.e.load(place, dtype, None)
-                    mask = self.e.tail_mask(b.sub(high, start))
-                    self.store_all(work, [self.vector(inside, work, start, mask, known=known)], None)
-                    return b.add(start, n), []
-
-                self.loop(left, right, [], part)
-                return b.add(row, self.num(1)), []
-
-            self.loop(left, right, [], across)
-            self.loop(first, last, [], line)
-            return b.add(left, wide), []
-
-        self.loop(low, high, [], strip)
-
-    def _runs_across(self, s: Stmt) -> bool:
-        return s.op == "load" and not s.args and self.accesses[s.attrs[0]].strides[self.row_dims[-1]] == "1"
 
     # ---- stages
 
