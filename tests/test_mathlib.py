@@ -290,6 +290,20 @@ def test_integer_division_and_powers(dtype: np.dtype, rng: np.random.Generator) 
     require_equal(interpret(mathlib.int_pow, x[:200], power[:200]), x[:200]**power[:200], x, power)
 
 
+@pytest.mark.parametrize("dtype", [np.dtype(f"{k}{s}") for k in "iu" for s in (1, 2, 4, 8)], ids=name_of)
+def test_integer_division_by_literals(dtype: np.dtype, rng: np.random.Generator) -> None:
+    info = np.iinfo(dtype)
+    near = np.array([*(max(info.min, k) for k in range(-20, 20)), info.min, info.max], dtype)
+    x = np.concatenate([near, rng.integers(info.min, info.max, 500, dtype, endpoint=True)])
+    for n in (-7, -1, 0, 1, 2, 3, 10, 64, info.max):
+        if n < 0 and dtype.kind == "u":
+            continue
+        for rule, reference in ((mathlib.floor_divide, np.floor_divide), (mathlib.remainder, np.remainder)):
+            found = compiled(lambda x, rule=rule, n=n: rule(x, x.lift(n)), dtype)(x)
+            with np.errstate(all="ignore"):
+                require_equal(found, reference(x, dtype.type(n)), x, np.full_like(x, n))
+
+
 def test_negative_integer_powers_truncate() -> None:
     x = np.array([0, 1, -1, -1, 2, -3, 7], np.int32)
     y = np.array([-1, -5, -3, -4, -1, -2, np.iinfo("i4").min], np.int32)

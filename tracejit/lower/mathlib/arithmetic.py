@@ -30,10 +30,21 @@ def _quotient(x: Value, y: Value) -> Value:
     return cast(trunc(cast(x, wide) / cast(y, wide)), x.dtype)
 
 
+def _number(y: Value) -> int:
+    """The integer that y is, if it is a literal above 0; else 0."""
+    s = y.builder.stmts[y.index]
+    return max(0, s.attrs[0]) if s.op == "const" else 0
+
+
 @function(native_half=True)
 def floor_divide(x: Value, y: Value) -> Value:
     if x.dtype.kind == "f":
         return _float_divmod(x, y)[0]
+    if n := _number(y):
+        if n & (n - 1) == 0:
+            return x >> (n.bit_length() - 1)
+        q = _quotient(x, y)
+        return q if x.dtype.kind == "u" else select(x - q * y < 0, q - 1, q)
     safe = _safe_divisor(x, y)
     q = _quotient(x, safe)
     if x.dtype.kind == "u":
@@ -47,6 +58,11 @@ def remainder(x: Value, y: Value) -> Value:
     """x - floor_divide(x, y) * y, with the sign of y."""
     if x.dtype.kind == "f":
         return _float_divmod(x, y)[1]
+    if n := _number(y):
+        if n & (n - 1) == 0:
+            return x & (n - 1)
+        r = x - _quotient(x, y) * y
+        return r if x.dtype.kind == "u" else select(r < 0, r + y, r)
     safe = _safe_divisor(x, y)
     r = x - _quotient(x, safe) * safe
     if x.dtype.kind == "u":
