@@ -563,7 +563,7 @@ SCRIPT = """
     model.compile("adam", "mse", ["mae"])
     backup = tj.callbacks.BackupAndRestore(sys.argv[1], save_freq=2)
     history = model.fit(x, y, epochs=4, verbose=0, batch_size=16, callbacks=[backup, Die()])
-    print(history.history["loss"][-1].hex(), history.history["mean_absolute_error"][-1].hex(),
+    print(history.history["loss"][-1].hex(), history.history["mae"][-1].hex(),
           b"".join(w.tobytes() for w in model.get_weights()).hex())
 """
 
@@ -702,3 +702,72 @@ def test_branches_on_values_in_what_users_write() -> None:
         moved = 0.25 - 2 * 0.1 * 0.25 * 2  # kernel and bias, in the third step
         np.testing.assert_allclose(losses, [0.0625] * 3 + [(3 * 0.0625 + moved**2) / 4], rtol=1e-4)  # means so far
         assert model.evaluate(x, y, verbose=0)[0] > 4 and model.evaluate(x, y, verbose=0)[1] > 19
+
+
+# -- as users of Keras write it ----------------------------------------------------------------------------------------
+class TwoHeads(tj.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = L.Dense(2), L.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.a(x), self.b(x)
+
+
+def test_metrics_and_weights_of_several_losses() -> None:
+    x = np.random.default_rng(0).normal(size=(10, 3)).astype("f4")
+    y = (x[:, :2], x[:, 2:])
+    model = TwoHeads()
+    model.compile("sgd", ["mse", "mae"], [["mae"], [tj.metrics.MeanSquaredError()]], loss_weights=[2.0, 0.5])
+    found = model.evaluate(x, y, verbose=0, return_dict=True)
+    a, b = (np.asarray(p) - t for p, t in zip(model.predict(x, verbose=0), y))
+    expected = {"loss": 2 * (a**2).mean() + 0.5 * abs(b).mean(), "0_mae": abs(a).mean(),
+                "1_mean_squared_error": (b**2).mean()}  # fmt: skip
+    assert list(found) == list(expected)
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
+    for wrong in ([1.0], {"a": 1.0}, 3.0):
+        with pytest.raises(ValueError, match="loss_weights must be a number for each of several losses"):
+            model.compile("sgd", ["mse", "mae"], loss_weights=wrong)
+
+
+def test_float64_models_lose_nothing_on_the_way_in() -> None:
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    model = tj.Sequential([L.Dense(1, dtype="float64", kernel_initializer="ones")])
+    model.compile("sgd", "mse")
+    assert model.dtype == np.float64 and model.evaluate(x, x.sum(axis=1, keepdims=True), verbose=0) < 1e-30
+    assert model.predict(x, verbose=0).dtype == np.float64
+    assert tj.Sequential([L.Dense(1, dtype="float64")], dtype="float32").dtype == np.float32
+
+
+def test_layers_by_name_and_place() -> None:
+    model = tj.Sequential([L.Dense(4, name="enc"), tj.Sequential([L.Dense(2, name="head")], name="top")])
+    assert model.get_layer("enc") is model.layers[0] is model.get_layer(index=0) is model.get_layer(index=-2)
+    assert model.get_layer("head") is model.layers[1].layers[0]
+    with pytest.raises(ValueError, match="no layer is called 'body'; there are enc, top"):
+        model.get_layer("body")
+    with pytest.raises(ValueError, match="no layer has place 2"):
+        model.get_layer(index=2)
+
+
+def test_older_names_of_events_and_variables_of_metrics() -> None:
+    seen: list[int] = []
+
+    class Batches(callbacks.Callback):
+        def on_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(batch)
+
+    class Count(tj.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__("count")
+            self.found = self.add_weight(name="found", initializer="ones")
+
+        def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+            self.found.assign_add(y.shape[0])
+
+        def result(self) -> Any:
+            return self.found.read_value()
+
+    model = tj.Sequential([L.Dense(1)])
+    model.compile("sgd", "mse", [Count()])
+    history = model.fit(np.ones((6, 2)), np.ones((6, 1)), batch_size=2, epochs=2, verbose=0, callbacks=[Batches()])
+    assert seen == [0, 1, 2] * 2 and history.history["count"] == [7.0, 7.0]

@@ -156,6 +156,7 @@ def test_optimizers(call: Callable[[], Any], says: str) -> None:
     (trained_with(["mse", "mae"]), "there are 2 losses; targets (y) must be a tuple of as many, got one"),
     (trained_with({"a": "mse"}), "there are losses for 'a'; targets (y) must be a dict of these, got one"),
     (trained_with([]), "compile: loss must be a loss, or one for each output, got []"),
+    (trained_with(["mse", "mae"], ["mae"]), "with several losses metrics must be a list of 2 lists, got ['mae']"),
     (trained_with("mse", {"a": "mae"}), "metrics must be a list of names, functions and metrics, got {"),
     (lambda: M.Precision(top_k=0), "Precision: top_k must be at least 1, got 0"),
     (lambda: M.Recall(thresholds="a"), "Recall: thresholds must be a number, got 'a'"),
@@ -210,6 +211,6 @@ def test_what_is_near_enough_is_taken() -> None:
     history = m.fit(
         X, Y, verbose=0, epochs=np.int64(2), validation_data=[X, Y], callbacks=C.EarlyStopping("loss"), class_weight={}
     )
-    assert sorted(history.history) == ["loss", "mean_absolute_error", "val_loss", "val_mean_absolute_error"]
+    assert sorted(history.history) == ["loss", "mae", "val_loss", "val_mae"]
     assert L.Conv2D(np.int32(4), np.int64(3)).kernel_size == (3, 3)
     assert O.Adam(np.float32(0.5)).learning_rate == 0.5 and O.SGD(tj.constant(0.25)).learning_rate == 0.25

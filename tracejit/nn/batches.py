@@ -26,7 +26,7 @@ from tracejit.trees import flatten, unflatten
 class Batches:
     """Batches of data, epoch by epoch.
 
-    steps: batches in an epoch, None if unknown.
+    steps: batches in an epoch, None if unknown. dtype: of arrays of floats.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Batches:
         steps: int | None = None,
         class_weight: Mapping[int, float] | None = None,
         what: str = "fit",
+        dtype: np.dtype | None = None,
     ):
         self.what, self.limit, self._shuffle = what, steps, shuffle
         self._weights = None if class_weight is None or class_weight == {} else _table(class_weight)
@@ -60,7 +61,7 @@ class Batches:
         if x is None:
             raise ValueError(f"{what}: there is no data, x is None; give arrays, a Dataset or an iterable of batches")
         named = {"x": x, "y": y, "sample_weight": sample_weight}
-        parts = tuple(arrays(p, f"{what}: {name}") for name, p in named.items() if p is not None)
+        parts = tuple(arrays(p, dtype, f"{what}: {name}") for name, p in named.items() if p is not None)
         if y is None and sample_weight is not None:
             raise ValueError(f"{what}: sample_weight without y")
         self.count = _common_length(parts, what)
@@ -106,14 +107,14 @@ class Batches:
         return (*data, take(table, minimum(classes, table.shape[0] - 1)))  # type: ignore[union-attr]
 
 
-def split(x: Any, y: Any, sample_weight: Any, share: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def split(x: Any, y: Any, sample_weight: Any, share: float, dtype: np.dtype) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The first rows of arrays, for training, and the last ones, for validation."""
     if not 0 < share < 1:
         raise ValueError(f"fit: validation_split must be between 0 and 1, got {share}")
     if isinstance(x, Dataset) or _is_iterable(x):
         raise ValueError("fit: validation_split needs arrays; of a dataset use take and skip, and validation_data")
     named = {"x": x, "y": y, "sample_weight": sample_weight}
-    parts = tuple(None if p is None else arrays(p, f"fit: {name}") for name, p in named.items())
+    parts = tuple(None if p is None else arrays(p, dtype, f"fit: {name}") for name, p in named.items())
     n = _common_length(tuple(p for p in parts if p is not None), "fit")
     at = int(n * (1 - share))
     if at in (0, n):
@@ -147,17 +148,18 @@ def _table(class_weight: Mapping[int, float]) -> Tensor:
     return core.as_tensor(found)
 
 
-def arrays(x: Any, what: str = "the data") -> Any:
-    """Arrays or tensors, floats in the default precision; lists and dicts of arrays stay what they are."""
+def arrays(x: Any, dtype: np.dtype | None = None, what: str = "the data") -> Any:
+    """Arrays or tensors, floats in one precision (the default one); lists and dicts of arrays stay what they are."""
+    dtype = dtypes.default_float() if dtype is None or dtype.kind != "f" else dtype
     if isinstance(x, dict):
-        return {k: arrays(v, f"{what}[{k!r}]") for k, v in x.items()}
+        return {k: arrays(v, dtype, f"{what}[{k!r}]") for k, v in x.items()}
     if isinstance(x, (list, tuple)) and x and all(isinstance(v, (np.ndarray, Tensor)) and v.ndim for v in x):
-        return tuple(arrays(v, f"{what}[{k}]") for k, v in enumerate(x))
+        return tuple(arrays(v, dtype, f"{what}[{k}]") for k, v in enumerate(x))
     array = x if isinstance(x, (np.ndarray, Tensor)) else np.asarray(x)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{what} must be numbers, got {type(x).__name__} of {array.dtype}")
-    if array.dtype.kind == "f" and array.dtype != dtypes.default_float():
-        return array.astype(dtypes.default_float())
+    if array.dtype.kind == "f" and array.dtype != dtype:
+        return array.astype(dtype)
     return array
 
 

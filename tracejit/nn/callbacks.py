@@ -102,7 +102,7 @@ class CallbackList:
                 hint = f"; make one: {c.__name__}(...)" if isinstance(c, type) else ""
                 raise TypeError(f"a callback is a tj.callbacks.Callback, got {c!r}{hint}")
             c.model, c.params = model, params
-        self._who = {e: [getattr(c, e) for c in self.callbacks if _overrides(c, e)] for e in EVENTS}
+        self._who = {e: [f for c in self.callbacks for f in _methods(c, e)] for e in EVENTS}
 
     def has(self, event: str) -> bool:
         """Whether any callback does something then."""
@@ -114,8 +114,11 @@ class CallbackList:
             method(*args)
 
 
-def _overrides(callback: Callback, event: str) -> bool:
-    return event in vars(callback) or getattr(type(callback), event) is not getattr(Callback, event)
+def _methods(callback: Callback, event: str) -> list[Callable[..., Any]]:
+    """What a callback does at an event; `on_batch_end` is another name of `on_train_batch_end`."""
+    names = [event, event.replace("train_", "")] if "train_batch" in event else [event]
+    return [getattr(callback, n) for n in names if n in vars(callback) or getattr(type(callback), n, None) is not
+            getattr(Callback, n, None)]  # fmt: skip
 
 
 class History(Callback):

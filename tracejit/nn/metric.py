@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracejit import dtypes
+from tracejit.nn import initializers
 from tracejit.nn.module import Module, traceable
 from tracejit.nn.options import a_function
 from tracejit.nn.weighting import aligned, alike, floats, quotient
@@ -52,12 +53,20 @@ class Metric(Module):
     _not_owned = frozenset(("_starts",))
 
     def add_variable(self, shape: tuple[int, ...] = (), fill: float = 0.0, dtype: Any = "float64",
-                     name: str | None = None) -> Variable:
-        """A Variable of its state, which `reset_state` fills again."""
-        start = np.full(shape, fill, dtypes.as_dtype(dtype))
+                     name: str | None = None, initializer: Any = None) -> Variable:
+        """A Variable of its state, which `reset_state` fills again: with `fill`, or what an initializer gives."""
+        if initializer is None:
+            start = np.full(shape, fill, dtypes.as_dtype(dtype))
+        else:
+            start = np.asarray(initializers.get(initializer)(tuple(shape), dtypes.as_dtype(dtype)))
         made = Variable(start, trainable=False, name=name)
         self._starts.append((made, start))
         return made
+
+    def add_weight(self, shape: tuple[int, ...] = (), initializer: Any = None, dtype: Any = "float64",
+                   name: str | None = None) -> Variable:
+        """`add_variable`, by the name and order of Keras."""
+        return self.add_variable(shape, 0.0, dtype, name, initializer)
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Take a batch in."""

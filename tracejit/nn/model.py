@@ -55,11 +55,13 @@ class Model(Layer):
         loss: Any = None,
         metrics: Any = (),
         run_eagerly: bool = False,
+        loss_weights: Any = None,
     ) -> None:
         """Say what the model is trained with: an optimizer, a loss (for several outputs a tuple or dict of them, which
-        are added) and metrics, each by name or as an object. run_eagerly: steps stay plain Python, for `pdb` and
-        `print`."""
-        self._training = training.Training(optimizer, loss, metrics or (), run_eagerly)
+        are added, each times its number in `loss_weights`) and metrics (for several outputs a list of lists, or a
+        dict), each by name or as an object. Logs have the names that metrics were given by, after that of the output.
+        run_eagerly: steps stay plain Python, for `pdb` and `print`."""
+        self._training = training.Training(optimizer, loss, metrics or (), run_eagerly, loss_weights)
         self._optimizer = None
 
     def _compiled(self, what: str) -> training.Training:
@@ -143,11 +145,12 @@ class Model(Layer):
         _check_outputs(loss, y, "targets (y)")
         _check_outputs(loss, y_pred, "the model's outputs")
         names: Any = loss if isinstance(loss, dict) else range(len(loss))
+        weights = self._compiled("compute_loss").loss_weights
         total: Any = None
         for name in names:
-            weight = sample_weight[name] if isinstance(sample_weight, (dict, tuple, list)) else sample_weight
-            kept = mask[name] if isinstance(mask, (dict, tuple, list)) else mask
+            weight, kept = _of_output(sample_weight, name), _of_output(mask, name)
             part = loss[name](y[name], y_pred[name], weight, *(() if kept is None else (kept,)))
+            part = part * weights[name] if weights else part
             total = part if total is None else total + part
         return total
 
@@ -156,11 +159,12 @@ class Model(Layer):
         t = self._compiled("compute_metrics")
         t.mean_loss.update_state(loss, sample_weight=_rows(x))
         mask = self.compute_mask(x) if t.metrics else None
-        if mask is not None:
-            real = cast(mask, default_float())
-            sample_weight = real if sample_weight is None else real * aligned(real, sample_weight)
-        for m in t.metrics:
-            traceable(m.update_state)(y, y_pred, sample_weight=sample_weight)
+        for m, output in zip(t.metrics, t.of_output):
+            true, pred, weight, kept = (_of_output(part, output) for part in (y, y_pred, sample_weight, mask))
+            if kept is not None:
+                real = cast(kept, default_float())
+                weight = real if weight is None else real * aligned(real, weight)
+            traceable(m.update_state)(true, pred, sample_weight=weight)
         return {m.name: traceable(m.result)() for m in self.metrics}
 
     def fit(
@@ -246,14 +250,14 @@ class Model(Layer):
         return self._on_batch("test", (x, y, sample_weight), return_dict)
 
     def _on_batch(self, kind: str, parts: tuple[Any, ...], return_dict: bool) -> Any:
-        data = training.batch_of(parts)
+        data = training.batch_of(parts, self.dtype)
         training.prepare(self, data, trains=kind == "train")
         logs = training.step_function(self, kind)(*data)
         return training.listed({k: float(v) for k, v in logs.items()}, return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """The model's results for one batch, as NumPy arrays."""
-        data = training.batch_of((x,))
+        data = training.batch_of((x,), self.dtype)
         training.prepare(self, data, trains=False)
         return training.as_arrays(training.step_function(self, "predict")(*data))
 
@@ -294,6 +298,18 @@ class Model(Layer):
         """The shapes of the results of layers below, by the layer's id, as far as they are known without a call."""
         return {}
 
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """The layer below of that name, or the one at that place; ValueError if there is none."""
+        layers = [m for _, m in children(self) if isinstance(m, Layer)]
+        if index is not None and name is None and -len(layers) <= index < len(layers):
+            return layers[index]
+        for m in self.submodules if index is None else ():
+            if m.name == name:
+                return m
+        known = ", ".join(m.name for m in layers)
+        wanted = f"is called {name!r}" if index is None else f"has place {index}"
+        raise ValueError(f"{self.name}: no layer {wanted}; there are {known}")
+
     def summary(self, print_fn: Callable[[str], Any] = print) -> None:
         """Print a table of the layers, the shapes of their results and the numbers of their parameters.
 
@@ -309,6 +325,11 @@ class Model(Layer):
         23 parameters (92 bytes), all trained
         """
         print_fn(_table(self))
+
+
+def _of_output(x: Any, output: Any) -> Any:
+    """What belongs to one of several outputs; None: all there is."""
+    return x[output] if output is not None and isinstance(x, (dict, tuple, list)) else x
 
 
 def _check_outputs(loss: Any, given: Any, what: str) -> None:

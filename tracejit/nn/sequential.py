@@ -28,6 +28,7 @@ class Sequential(Model):
 
     def __init__(self, layers: Iterable[Any] = (), *more: Any, **options: Any):
         super().__init__(**options)
+        self._has_dtype = options.get("dtype") is not None
         self.layers: list[Any] = []
         if more or isinstance(layers, (dict, str)) or not isinstance(layers, Iterable):
             got = repr(layers) if not more else f"{len(more) + 1} arguments"
@@ -41,8 +42,11 @@ class Sequential(Model):
             hint = f"; make one: {layer.__name__}(...)" if isinstance(layer, type) else ""
             at = len(self.layers)
             raise TypeError(f"Sequential: entry {at} must be a layer or a function of a tensor, got {layer!r}{hint}")
-        if not self.layers and isinstance(layer, Layer) and self._input_shape is None:
-            self._input_shape = layer._input_shape
+        if not self.layers and isinstance(layer, Layer):
+            if self._input_shape is None:
+                self._input_shape = layer._input_shape
+            if not self._has_dtype:  # inputs are what the first layer takes
+                self._dtype = layer._dtype
         self.layers.append(layer)
         if self._input_shape is not None:
             self.build((None, *self._input_shape))

@@ -27,7 +27,7 @@ from tracejit.trees import flatten, unflatten
 class Training:
     """What a model is trained with."""
 
-    def __init__(self, optimizer: Any, loss: Any, metrics_: Any, run_eagerly: bool):
+    def __init__(self, optimizer: Any, loss: Any, metrics_: Any, run_eagerly: bool, loss_weights: Any):
         self.optimizer = optimizers.get(optimizer)
         self.loss: Any = None
         if isinstance(loss, dict):
@@ -38,13 +38,9 @@ class Training:
             self.loss = losses.get(loss)
         if self.loss in ({}, ()):
             raise ValueError(f"compile: loss must be a loss, or one for each output, got {loss!r}")
+        self.loss_weights = None if loss_weights is None else _loss_weights(loss_weights, self.loss)
         self.mean_loss = metrics.Mean(name="loss")
-        known = self.loss if isinstance(self.loss, losses.Loss) else None
-        if isinstance(metrics_, (str, metrics.Metric)) or callable(metrics_):
-            metrics_ = [metrics_]
-        if isinstance(metrics_, Mapping):
-            raise TypeError(f"compile: metrics must be a list of names, functions and metrics, got {metrics_!r}")
-        self.metrics = [metrics.get(m, known) for m in metrics_]
+        self.metrics, self.of_output = _metrics(metrics_, self.loss)
         names = ["loss", *(m.name for m in self.metrics)]
         double = {n for n in names if names.count(n) > 1}
         if double:
@@ -54,6 +50,43 @@ class Training:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "functions": {}}  # copies compile their own
+
+
+def _loss_weights(given: Any, loss: Any) -> dict[Any, float]:
+    """For each loss a factor."""
+    wanted = list(loss) if isinstance(loss, dict) else list(range(len(loss))) if isinstance(loss, tuple) else []
+    found = given if isinstance(given, Mapping) else dict(enumerate(given)) if isinstance(given, (list, tuple)) else {}
+    if not wanted or set(found) != set(wanted):
+        raise ValueError(f"compile: loss_weights must be a number for each of several losses, got {given!r}")
+    return {k: number("compile", f"loss_weights[{k!r}]", found[k]) for k in wanted}
+
+
+def _metrics(given: Any, loss: Any) -> tuple[list[metrics.Metric], list[Any]]:
+    """Metrics, and for each the output it looks at: None for all there is, else its name or position."""
+    if isinstance(loss, losses.Loss) or loss is None:
+        by_output: dict[Any, Any] = {None: given}
+    else:
+        outputs = list(loss) if isinstance(loss, dict) else list(range(len(loss)))
+        if isinstance(given, (list, tuple)) and len(given) == len(outputs) and not isinstance(loss, dict):
+            given = dict(enumerate(given))
+        if given not in ((), []) and not (isinstance(given, dict) and given.keys() <= set(outputs)):
+            kind = f"a dict with names among {outputs}" if isinstance(loss, dict) else f"a list of {len(outputs)} lists"
+            raise ValueError(f"compile: with several losses metrics must be {kind}, got {given!r}")
+        by_output = given if isinstance(given, dict) else {}
+    found: list[metrics.Metric] = []
+    outputs_of: list[Any] = []
+    for output, some in by_output.items():
+        if isinstance(some, Mapping):
+            raise TypeError(f"compile: metrics must be a list of names, functions and metrics, got {some!r}")
+        for m in some if isinstance(some, (list, tuple)) else [some]:
+            made = metrics.get(m, loss if output is None else loss[output])
+            if isinstance(m, str):
+                made.name = m
+            if output is not None:
+                made.name = f"{output}_{made.name}"
+            found.append(made)
+            outputs_of.append(output)
+    return found, outputs_of
 
 
 def step_function(model: Any, kind: str) -> Callable[..., Any]:
@@ -108,9 +141,9 @@ def fit(
     whole("fit", "initial_epoch", initial_epoch, 0)
     whole("fit", "validation_freq", validation_freq)
     if number("fit", "validation_split", validation_split) and validation_data is None:
-        (x, y, sample_weight), validation_data = split(x, y, sample_weight, validation_split)
+        (x, y, sample_weight), validation_data = split(x, y, sample_weight, validation_split, model.dtype)
     batches = Batches(x, y, sample_weight, batch_size, shuffle, _steps("fit", "steps_per_epoch", steps_per_epoch),
-                      class_weight)  # fmt: skip
+                      class_weight, dtype=model.dtype)  # fmt: skip
     check = None
     if validation_data is not None:
         parts = isinstance(validation_data, (tuple, list))
@@ -121,7 +154,7 @@ def fit(
         size = validation_batch_size or batch_size if parts else None
         vx, vy, vw = (*given, None, None)[:3]
         steps = _steps("fit", "validation_steps", validation_steps)
-        check = Batches(vx, vy, vw, size, steps=steps, what="validation_data")
+        check = Batches(vx, vy, vw, size, steps=steps, what="validation_data", dtype=model.dtype)
     history, bar_class = History(), of_kind(verbose)
     around = CallbackList(
         [*_several(callbacks), history], model, {"epochs": epochs, "steps": batches.steps, "verbose": verbose}
@@ -240,7 +273,8 @@ def evaluate(
     return_dict: bool,
 ) -> Any:
     """See `Model.evaluate`."""
-    batches = Batches(x, y, sample_weight, batch_size, steps=_steps("evaluate", "steps", steps), what="evaluate")
+    steps = _steps("evaluate", "steps", steps)
+    batches = Batches(x, y, sample_weight, batch_size, steps=steps, what="evaluate", dtype=model.dtype)
     around = CallbackList(_several(callbacks), model, {"steps": batches.steps, "verbose": verbose})
     found = _test(model, batches, around, of_kind(verbose)("Evaluation", batches.steps))
     return listed(found, return_dict)
@@ -255,7 +289,8 @@ def predict(
     callbacks: Any,
 ) -> Any:
     """See `Model.predict`."""
-    batches = Batches(x, None, None, batch_size, steps=_steps("predict", "steps", steps), what="predict")
+    steps = _steps("predict", "steps", steps)
+    batches = Batches(x, None, None, batch_size, steps=steps, what="predict", dtype=model.dtype)
     around = CallbackList(_several(callbacks), model, {"steps": batches.steps, "verbose": verbose})
     bar = of_kind(verbose)("Prediction", batches.steps)
     step = step_function(model, "predict")
@@ -282,9 +317,9 @@ def predict(
     return unflatten(spec, [np.concatenate(c) for c in columns])
 
 
-def batch_of(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+def batch_of(parts: tuple[Any, ...], dtype: np.dtype) -> tuple[Any, ...]:
     """One batch of arrays, as tensors."""
-    return tuple(tensors(arrays(p)) for p in parts if p is not None)
+    return tuple(tensors(arrays(p, dtype)) for p in parts if p is not None)
 
 
 def as_arrays(x: Any) -> Any:
