@@ -461,3 +461,63 @@ def test_explanations_show_one_plan_for_many_sizes() -> None:
         f(values(n))
     text = str(tj.explain(f))
     assert "the same plan for 33 other sizes: 33 calls" in text and text.count("program for") == 2
+
+
+# -- arrays that are not contiguous ------------------------------------------------------------------------------------
+def test_views_of_changing_sizes_share_a_trace() -> None:
+    whole = np.arange(900, dtype="f4").reshape(30, 30)
+    views = (lambda n: whole[:, :n], lambda n: whole[:n].T, lambda n: whole[::-1, :n], lambda n: whole[::2, 1 : n + 1])
+    for view in views:
+        for make in (lambda a: a, tj.asarray):
+            f = tj.function(lambda a, k: (a * k + a[0]).sum(axis=0))
+            for n in (2, 5, 9, 0, 1, 17, 5, 2):
+                a = view(n)
+                np.testing.assert_allclose(f(make(a), 2.0).numpy(), (a * 2 + a[0]).sum(axis=0), rtol=1e-6)
+            assert f.trace_count <= 5  # the first, any size, and those of 0 and 1, which may be contiguous
+
+
+def test_views_are_written_and_differentiated() -> None:
+    @tj.function
+    def f(a, b):
+        a[0] = b.sum()
+        a += b
+        return (a * b).sum()
+
+    for n in (3, 4, 7, 12):
+        base, wanted = np.ones((5, 30)), np.ones((5, 30))
+        part, b = base[:, ::2][:, :n], np.arange(5.0 * n).reshape(n, 5).T
+        other = wanted[:, ::2][:, :n]
+        other[0] = b.sum()
+        other += b
+        assert abs(float(f(part, b)) - (other * b).sum()) < 1e-6 * abs(other * b).sum()
+        np.testing.assert_allclose(base, wanted)
+    assert f.trace_count == 2
+    g = tj.function(lambda a: (a**3).sum())
+    for n in (3, 4, 7):
+        a = np.arange(5.0 * n).reshape(n, 5).T
+        np.testing.assert_allclose(tj.grad(g)(a).numpy(), 3 * a**2)
+    x = tj.asarray(np.arange(12.0).reshape(3, 4).T)
+    with tj.GradientTape() as tape:
+        tape.watch(x)
+        y = g(x)
+    np.testing.assert_allclose(tape.gradient(y, x).numpy(), 3 * x.numpy() ** 2)
+    assert g.trace_count <= 3
+
+
+def test_writes_to_arguments_of_changing_sizes_share_a_trace() -> None:
+    def add(a):
+        a += 1
+
+    def put(a):
+        a[0], a[1:] = 5.0, a[1:] * 2
+
+    def mask(a):
+        a[a > 2] = 0.0
+
+    for write in (add, put, mask):
+        f = tj.function(write)
+        for n in (3, 5, 8, 4):
+            a, wanted = np.arange(4.0 * n).reshape(4, n), np.arange(4.0 * n).reshape(4, n)
+            f(a), write(wanted)
+            np.testing.assert_array_equal(a, wanted)
+        assert f.trace_count == 2

@@ -460,11 +460,11 @@ def _attach_operator(dunder: str, function: Callable[..., Any]) -> None:
                 return result
             if self._weak:  # a Python number is not changed in place
                 return result
-            lost = f"{function.__name__}: a result of shape {result.shape}, {result.dtype} does not fit in place into"
-            if result.shape != self.shape:
-                raise ValueError(f"{lost} {self.shape}, {self.dtype}")
-            if not np.can_cast(result.dtype, self.dtype, "same_kind"):
-                raise TypeError(f"{lost} {self.shape}, {self.dtype}")
+            alike = result.shape == self.shape
+            if not alike or not np.can_cast(result.dtype, self.dtype, "same_kind"):
+                raise (TypeError if alike else ValueError)(
+                    f"{function.__name__}: a result of shape {result.shape}, {result.dtype} does not fit in place into "
+                    f"{self.shape}, {self.dtype}")
             rebind(self, cast(result, self.dtype))
             return self
 

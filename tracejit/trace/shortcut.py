@@ -34,7 +34,7 @@ Shortcut = Callable[[tuple[Any, ...], Any], Any]
 
 def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     """The shortcut for calls like the one with these leaves; None if they need more than the common things."""
-    special = s.aliases is not None or s.numbers or s.passed or s.ties
+    special = s.aliases is not None or s.numbers or s.passed or s.ties or s.copied
     if special or any(r.kind not in PLAIN for r in s.results) or any(w.leaf >= 0 for w in s.writes):
         return None
     return _Writer(s, leaves).function()

@@ -77,6 +77,7 @@ class Specialization:
     expected: list[tuple[Any, ...]]  # of hidden values: shape, dtype, strides (None: C-contiguous), bytes if guarded
     created: list[str]  # lines that made Variables; such a trace serves one call only
     draws: tuple[int, ...] = ()  # hidden handles that count draws of random generators
+    copied: list[int] = field(default_factory=list)  # inputs that are not contiguous, but become so for the program
     reason: str = ""
     calls: int = 0
     effects: bool = False  # whether it prints, checks or calls back
@@ -255,6 +256,8 @@ class Specialization:
                 arrays.append(np.asarray(x, NUMBER_DTYPES[cls]))
             else:
                 arrays.append(current(x))
+        for i in self.copied:
+            arrays[i] = np.ascontiguousarray(arrays[i])
         arrays.extend([current(h) for h in handles[: len(self.hidden)]])
         return arrays
 
@@ -407,6 +410,9 @@ def record(
     arrays = made.gather(call.leaves, [c.handle for c in hidden])
     graph.notes["updates"] = {w.at: made.input_of(w) for w in writes}
     strides = {k: tuple(s // a.itemsize for s in a.strides) for k, a in enumerate(arrays) if not a.flags.c_contiguous}
+    if dims:  # with each size strides differ too
+        made.copied = [k for k in strides if k < len(made.leaves)]
+        strides = {k: s for k, s in strides.items() if k >= len(made.leaves)}
     if strides:
         graph.notes["strides"] = strides
     return made

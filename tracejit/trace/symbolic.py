@@ -179,8 +179,8 @@ def family_of(call: Call) -> tuple[Hashable, list[Place], tuple[int, ...]] | Non
     places: list[Place] = []
     sizes: list[int] = []
     for k, key in enumerate(keys):
-        if type(key) is tuple and len(key) == 4 and key[1] and key[3] is None and _is_array_class(key[0]):
-            common.append((key[0], len(key[1]), key[2]))
+        if type(key) is tuple and len(key) == 4 and key[1] and _is_array_class(key[0]):
+            common.append((key[0], len(key[1]), key[2], key[3] is None))  # open sizes go with contiguous copies
             places += [(k, axis) for axis in range(len(key[1]))]
             sizes += key[1]
         else:
