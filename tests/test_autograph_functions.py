@@ -90,11 +90,52 @@ def test_walrus() -> None:
         return y
 
     same(lambda x: (y := x + 1) * y, t(2.0))
-    with pytest.raises(tj.TracerError, match=r"'z := .* at .*functions.py:\d+ stands where it may not run"):
-        tj.function(f)(t(2.0))  # an assignment in an operand that may not run: refused, not guessed
     with pytest.raises(tj.TracerError, match="'z := "):
         tj.function(lambda x: (z := x + 1) * z if x > 0 else (z := x))(t(2.0))
     same(lambda x, flag: (z := x + 1) * z if flag else x, (t(2.0), True), (t(2.0), False))
+
+
+def test_walrus_in_operands_that_may_not_run() -> None:
+    def in_an_if(x):
+        if x > 0 and (y := x * 2) > 3:
+            return y
+        else:
+            y = x * 0
+        return y + 1
+
+    def in_an_elif(x):
+        if x > 0 or (y := x * 2) < -3:
+            return x
+        elif (w := x + 1) > 0 and (v := w * 2) > 1:
+            return v + w
+        return y
+
+    def both(x):
+        if (x > 0 and (y := x * 2) > 3) or (y := x * 3) < -5:
+            return y
+        return x
+
+    def in_a_loop(x):
+        n = 0
+        while n < 5 and (x := x * 2) < 40:
+            n += 1
+        return x, n
+
+    def in_expressions(x):
+        y = x * 0
+        z = w if x > 0 and (w := x * 2) > 3 else x - 1
+        r = x > 0 and (y := x * 2) > 3 and y < 10
+        found = [x > 1 and (y := v * x) for v in (1.0, 2.0)]
+        return y, z, r, found, (y := x + 1) if x > 0 else (y := x - 1), y
+
+    def negated(x):
+        y = 1.0
+        if not (x > 0 and (y := x * 2) > 3):
+            x = x + y
+        return x, y
+
+    for f in (in_an_if, in_an_elif, both, in_a_loop, in_expressions, negated):
+        same(f, t(3.0), t(-3.0), t(1.0), t(-0.5), t(30.0))
 
 
 def test_conversions() -> None:

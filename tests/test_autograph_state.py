@@ -60,6 +60,25 @@ def test_methods_change_attributes_in_a_loop() -> None:
     same(f, t(3.0), t(30.0), t(1.5))
 
 
+def test_methods_change_slots() -> None:
+    class Cell:
+        __slots__ = ("value",)
+
+        def bump(self) -> None:
+            self.value = self.value + 1
+
+    def f(x):
+        c = Cell()
+        c.value = x * 1
+        if x > 0:
+            c.bump()
+        while c.value < 5:
+            c.bump()
+        return c.value
+
+    same(f, t(3.0), t(-3.0), t(9.0))
+
+
 def test_functions_change_containers_that_they_get() -> None:
     def f(x):
         d, items, line = {"sum": x}, [x, x + 1], collections.deque([x])

@@ -258,7 +258,7 @@ def exception_that_a_handler_would_catch():
 def assignment_that_may_not_run():
     @tj.function
     def f(x):
-        if x.sum() > 0 and (y := x.max()) > 1:  # here
+        if not (x.sum() > 0 and (y := x.max()) > 1):  # here
             return y
         return x.min()
 

@@ -44,6 +44,7 @@ __all__ = [
     "Return",
     "and_",
     "assert_",
+    "binding",
     "block",
     "caught",
     "compare",
@@ -452,21 +453,34 @@ def subject(x: Any) -> Any:
 
 
 # -- expressions
-def _expression() -> Facts:
-    return Facts((), (), (), 0, False, (), user_line())
+def _expression(names: tuple[str, ...] = ()) -> Facts:
+    return Facts(names, (), (), 0, False, names, user_line())  # the function goes on, so its variables stay
 
 
-def if_exp(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    """`yes() if test else no()`."""
+def if_exp(
+    test: Any, yes: Callable[[], Any], no: Callable[[], Any], names: tuple[str, ...] = (), setters: Sequence[Any] = ()
+) -> Any:
+    """`yes() if test else no()`. names, setters: what := assigns in one of them, and the functions that do it."""
     if not unknown(test):
         return yes() if test else no()
-    return _chosen(test, yes, no)
-
-
-def _chosen(test: Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    found = branch(test, lambda: Return(yes()), lambda: Return(no()), (), _expression())
+    facts = _expression(names)
+    found = branch(test, lambda: Return(yes()), lambda: Return(no()), places_of(setters, facts), facts)
     assert found is not None
     return found.value
+
+
+def binding(both: bool, names: tuple[str, ...], setters: Sequence[Any], first: Any, *more: Callable[[], Any]) -> Any:
+    """`first and more[0]() and ...`, or `or`, where := in an operand assigns `names`."""
+    if not more:
+        return first
+
+    def rest() -> Any:
+        return binding(both, names, setters, more[0](), *more[1:])
+
+    def same() -> Any:
+        return first
+
+    return if_exp(first, *((rest, same) if both else (same, rest)), names, setters)
 
 
 def and_(first: Any, *more: Callable[[], Any]) -> Any:

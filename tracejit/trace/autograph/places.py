@@ -200,9 +200,9 @@ class Surroundings:
         elif cls is functools.partial:
             for v in (x.func, *x.args, *x.keywords.values()):
                 more((v, name))
-        elif cls.__module__.partition(".")[0] not in _FOREIGN and type(getattr(x, "__dict__", None)) is dict:
-            self.held.append((x, name, dict(x.__dict__)))
-            for k, v in x.__dict__.items():
+        elif cls.__module__.partition(".")[0] not in _FOREIGN and (attributes := _attributes(x)):
+            self.held.append((x, name, attributes))
+            for k, v in attributes.items():
                 more((v, f"{name}.{k}"))
 
     def _look_at_function(self, f: types.FunctionType) -> None:
@@ -233,7 +233,7 @@ class Surroundings:
                     found.append(Contents(name, x))
                     found[-1].set(before)
             else:
-                now = x.__dict__
+                now = _attributes(x)
                 names = [k for k in {**before, **now} if before.get(k, UNSET) is not now.get(k, UNSET)]
                 if any(_variable(now.get(k)) for k in names):
                     continue  # a layer that makes its Variables at its first call
@@ -241,6 +241,18 @@ class Surroundings:
                     found.append(Attribute(f"{name}.{k}", x, k))
                     found[-1].set(before.get(k, UNSET))
         return [p for p in found if p.key not in self.known]
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    """What an object of a class of the user's holds."""
+    found = dict(vars(x)) if type(getattr(x, "__dict__", None)) is dict else {}
+    for cls in type(x).__mro__:
+        for name, slot in vars(cls).items():
+            if type(slot) is types.MemberDescriptorType:
+                value = getattr(x, name, UNSET)
+                if value is not UNSET:
+                    found[name] = value
+    return found
 
 
 def _variable(x: Any) -> bool:

@@ -254,6 +254,25 @@ def _walrus(node: ast.AST) -> bool:
     return any(isinstance(n, ast.NamedExpr) for n in _own([node]))
 
 
+def _nested(node: Any) -> Any:
+    """An if, or a conditional expression, whose later operands assign with :=, as nested ones: where the assignment has
+    run, what follows may use it."""
+    test = node.test
+    if not isinstance(test, ast.BoolOp) or not any(map(_walrus, test.values[1:])):
+        return node
+    rest = test.values[1:]
+    inner = copy.copy(node)
+    inner.test = rest[0] if len(rest) == 1 else ast.copy_location(ast.BoolOp(test.op, rest), rest[0])
+    outer = copy.copy(node)
+    outer.test = test.values[0]
+    held = [inner] if isinstance(node, ast.If) else inner
+    if isinstance(test.op, ast.And):
+        outer.body, outer.orelse = held, copy.deepcopy(node.orelse)
+    else:
+        outer.body, outer.orelse = copy.deepcopy(node.body), held
+    return _nested(outer)
+
+
 # -- the rewriting -----------------------------------------------------------------------------------------------------
 @dataclass
 class _Scope:
@@ -265,6 +284,7 @@ class _Scope:
     nonlocals: set[str] = field(default_factory=set)
     in_body: bool = False  # inside a function made here
     shared: set[str] = field(default_factory=set)  # names that functions made here assign
+    set_by: set[str] = field(default_factory=set)  # names that := assigns in operands that may not run
 
     def __post_init__(self) -> None:
         body = self.node.body if isinstance(self.node.body, list) else [self.node.body]
@@ -287,6 +307,8 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, scope: _Scope, class_name: str = ""):
         self.scope = scope
         self.class_name = class_name  # the class that private names belong to
+        self.in_lambda = isinstance(scope.node, ast.Lambda)
+        self.apart = False  # in an operand that may not run: a lambda stands for it
 
     def _spelled(self, name: str) -> str:
         """A name as the compiler spells it: private ones carry the class."""
@@ -317,12 +339,20 @@ class _Rewriter(ast.NodeTransformer):
         if made_local:  # bound by functions inside only: this makes them variables of this one, and runs nothing
             store: ast.stmt = ast.Assign([ast.Name(n, ast.Store()) for n in sorted(made_local)], ast.Constant(None))
             head.append(ast.If(ast.Constant(False), [store], []))
+        head += [self._setter(name) for name in sorted(scope.set_by)]
         for statement in head:
             ast.copy_location(statement, node)
             statement.lineno = statement.end_lineno = node.body[0].lineno
             ast.fix_missing_locations(statement)
         node.body = [*docstring, *head, *(new or [ast.copy_location(ast.Pass(), node)])]
         return node
+
+    def _setter(self, name: str) -> ast.stmt:
+        """The function that does `name := value` where a lambda stands for an operand."""
+        kind = ast.Global if name in self.scope.globals else ast.Nonlocal
+        value = ast.Name("ag__value", ast.Load())
+        body: list[ast.stmt] = [kind([name]), ast.Assign([ast.Name(name, ast.Store())], value), ast.Return(value)]
+        return _function_def(f"ag__set_{name}", ["ag__value"], body)
 
     def lambda_(self, node: ast.Lambda) -> ast.Lambda:
         if not (_is_generator(node) or _looks_at_frame(node)):
@@ -352,6 +382,7 @@ class _Rewriter(ast.NodeTransformer):
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         """A list of statements. After one that may leave it by a jump, the rest becomes a function."""
         out: list[ast.stmt] = []
+        statements = [_nested(s) if isinstance(s, ast.If) else s for s in statements]
         for k, node in enumerate(statements):
             rest = statements[k + 1 :]
             control = isinstance(node, ast.If | ast.For | ast.While)
@@ -534,7 +565,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         test = self.visit(node.test)
         message = self.text(self.visit(node.msg)) if node.msg is not None else None
-        if _walrus(node):
+        if node.msg is not None and _walrus(node.msg):
             node.test, node.msg = test, message
             return node
         node.test = self.runtime(node.test, "assert_", test, self.thunk(message) if message else ast.Constant(None))
@@ -571,21 +602,48 @@ class _Rewriter(ast.NodeTransformer):
         arguments = ast.arguments([], [], None, [], [], None, [])
         return ast.copy_location(ast.Lambda(arguments, value), value)
 
+    def operands(self, values: Sequence[ast.expr]) -> tuple[list[ast.expr], list[ast.expr]]:
+        """Operands that may not run, as functions; and what `:=` in them assigns: names, and functions that do it."""
+        names = sorted({n.target.id for n in _own(values) if isinstance(n, ast.NamedExpr)})
+        self.scope.set_by |= set(names)
+        self.scope.shared |= set(names)
+        saved, self.apart = self.apart, True
+        thunks: list[ast.expr] = [self.thunk(self.visit(v)) for v in values]
+        self.apart = saved
+        if not names:
+            return thunks, []
+        setters: list[ast.expr] = [ast.Name(f"ag__set_{n}", ast.Load()) for n in names]
+        return thunks, [_literal(tuple(map(self._spelled, names))), ast.Tuple(setters, ast.Load())]
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        value = self.visit(node.value)
+        if self.apart:
+            return ast.copy_location(ast.Call(ast.Name(f"ag__set_{node.target.id}", ast.Load()), [value], []), node)
+        node.value = value
+        return node
+
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        if _walrus(node.body) or _walrus(node.orelse):
+        nested = _nested(node)
+        if nested is not node:
+            return self.visit(nested)
+        test = node.test
+        if self.in_lambda and (_walrus(node.body) or _walrus(node.orelse)):
             node.test = self.known(node.test, (node.body, node.orelse))
             return self.generic_visit(node)
-        body, orelse = self.visit(node.body), self.visit(node.orelse)
-        return self.runtime(node, "if_exp", self.visit(node.test), self.thunk(body), self.thunk(orelse))
+        thunks, bound = self.operands((node.body, node.orelse))
+        return self.runtime(node, "if_exp", self.visit(test), *thunks, *bound)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        if any(_walrus(v) for v in node.values[1:]):
+        if self.in_lambda and any(_walrus(v) for v in node.values[1:]):
             last = max(k for k, v in enumerate(node.values) if _walrus(v))
             node.values = [self.known(v, node.values[k + 1:]) if k < last else v for k, v in enumerate(node.values)]
             return self.generic_visit(node)
-        values = [self.visit(v) for v in node.values]
+        first = self.visit(node.values[0])
+        thunks, bound = self.operands(node.values[1:])
         name = "and_" if isinstance(node.op, ast.And) else "or_"
-        return self.runtime(node, name, values[0], *map(self.thunk, values[1:]))
+        if bound:
+            return self.runtime(node, "binding", ast.Constant(name == "and_"), *bound, first, *thunks)
+        return self.runtime(node, name, first, *thunks)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
