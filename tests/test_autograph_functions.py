@@ -125,7 +125,7 @@ def test_walrus_in_operands_that_may_not_run() -> None:
         y = x * 0
         z = w if x > 0 and (w := x * 2) > 3 else x - 1
         r = x > 0 and (y := x * 2) > 3 and y < 10
-        found = [x > 1 and (y := v * x) for v in (1.0, 2.0)]
+        found = [x > 1 and (y := v * x) > 2 for v in (1.0, 2.0)]
         return y, z, r, found, (y := x + 1) if x > 0 else (y := x - 1), y
 
     def negated(x):
