@@ -14,12 +14,12 @@ from llvmlite import binding
 from benchmarks.cold import COLD, measure_cold, measure_memory
 from benchmarks.harness import FUNCTIONS, LAYERS, LIMIT, OURS, Group, Library, Row, measure, shortfalls, table
 from benchmarks.peers import PEERS, default_threads, limited
-from benchmarks.training import TRAINING
+from benchmarks.training import TRAINING, Miniature
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- tables: written by python -m benchmarks --write -->", "<!-- end of tables -->"
-MEMORY, COLD_TITLE = "Memory while training", "Fresh processes"
-SECTIONS = {"": FUNCTIONS, "Layers of networks": LAYERS, "Training steps": TRAINING}
+TRAINING_TITLE, MEMORY, COLD_TITLE = "Training steps", "Memory while training", "Fresh processes"
+SECTIONS = {"": FUNCTIONS, "Layers of networks": LAYERS, TRAINING_TITLE: TRAINING}
 
 
 def machine(threads: int) -> str:
@@ -59,7 +59,8 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("--write", nargs="?", type=Path, const=DOCUMENT, metavar="FILE",
                         help="put the tables between the marks of this file, docs/benchmarks.md if none is named")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose name contains one of these")
+    parser.add_argument("--only", nargs="+", metavar="NAME",
+                        help="workloads whose name, or that of their table, has one of these in it")
     parser.add_argument("--peers", nargs="+", metavar="NAME", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=3)
     both = list(dict.fromkeys([default_threads(), 1]))
@@ -68,8 +69,9 @@ def main() -> int:
     if arguments.write and (arguments.only or arguments.peers != list(PEERS)):
         parser.error("--write is for all workloads and libraries")
 
-    def chosen(name: str) -> bool:
-        return not arguments.only or any(part.lower() in name.lower() for part in arguments.only)
+    def chosen(section: str, name: str) -> bool:
+        found = f"{section}: {name}".lower()
+        return not arguments.only or any(part.lower() in found for part in arguments.only)
 
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # where set, NumPy would be slow in the processes below
         os.environ.pop(name, None)
@@ -85,28 +87,31 @@ def main() -> int:
     limits = [limit_text(group) for group in groups]
 
     sections: dict[str, list[Row]] = {}
+    threads = arguments.threads[0]
     try:
         for section, workloads in SECTIONS.items():
             for name, workload in workloads.items():
-                if chosen(name):
+                if chosen(section, name):
                     for group, row in zip(groups, measure(workload, groups, arguments.rounds)):
                         title = plural(group.threads) if not section else f"{section}, {group.threads} threads"
                         sections.setdefault(title, []).append(row)
                         tell(row, group.threads)
+        trained = [name for name in TRAINING if chosen(TRAINING_TITLE, name)]
+        if trained:  # then all caches have what the processes below compile
+            for library in groups[0].libraries:
+                library.ask("set_up", Miniature.name)
     finally:
         for group in groups:
             for library in (*group.libraries, group.limit):
                 library.stop()
-    threads = arguments.threads[0]
     with limited(threads):
-        for name in TRAINING:
-            if chosen(name):
-                for row in measure_memory(name, names, threads):
-                    sections.setdefault(MEMORY, []).append(row)
-                    tell(row, threads)
+        for name in trained:
+            for row in measure_memory(name, names, threads):
+                sections.setdefault(MEMORY, []).append(row)
+                tell(row, threads)
         for name, case in COLD.items():
-            if chosen(name):
-                row = measure_cold(case, names, max(1, arguments.rounds // 2))
+            if chosen(COLD_TITLE, name):
+                row = measure_cold(case, names)
                 sections.setdefault(COLD_TITLE, []).append(row)
                 tell(row, threads)
     if not sections:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.harness import Row
@@ -93,6 +92,8 @@ STEP_WORDS = {
 }
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROUNDS = 5
+PATIENCE = 5.0  # seconds, after which a library is not asked again
 NO_CACHE = {"TRACEJIT_CACHE": "off", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 JIT = ("tracejit", "numba", "jax", "torch")
 
@@ -135,59 +136,57 @@ COLD = {
 }
 
 
-def measure_cold(case: Cold, peers: list[str], rounds: int) -> Row:
-    """Run every library's script once per round."""
+def run(order: list[str], environment: dict[str, str]) -> tuple[str, float]:
+    """What a Python printed, and the seconds it took."""
+    given = {**os.environ, "PYTHONPATH": ROOT, **environment}
+    given.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, *order], capture_output=True, text=True, env=given, cwd=ROOT)
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        raise RuntimeError(done.stderr[-800:])
+    return done.stdout, seconds
+
+
+def measure_cold(case: Cold, peers: list[str]) -> Row:
+    """Run every library's script once per round, those that take long in fewer rounds."""
     row = Row(case.name, case.target, note=case.note)
+    spent = dict.fromkeys(peers, 0.0)
     with tempfile.TemporaryDirectory() as folder:
 
-        def run(peer: str, script: str) -> float:
+        def seconds(peer: str, script: str) -> float:
             path = os.path.join(folder, f"{peer}_script.py")
             if not os.path.exists(path):
                 with open(path, "w") as file:
                     file.write(script)
-            caches = {name: os.path.join(folder, peer) for name in ("JAX_COMPILATION_CACHE_DIR", "TRACEJIT_CACHE")}
-            caches["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, peer)
-            environment = {**os.environ, "PYTHONPATH": ROOT, **caches, **case.environment}
-            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
-            start = time.perf_counter()
-            done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
-            seconds = time.perf_counter() - start
-            if done.returncode:
-                raise RuntimeError(done.stderr[-800:])
-            return seconds if case.wall else float(done.stdout.split()[-1])
+            names = ("JAX_COMPILATION_CACHE_DIR", "TRACEJIT_CACHE", "TORCHINDUCTOR_CACHE_DIR")
+            printed, wall = run([path], {**dict.fromkeys(names, os.path.join(folder, peer)), **case.environment})
+            spent[peer] = spent.get(peer, 0.0) + wall
+            return wall if case.wall else float(printed.split()[-1])
 
-        ready = []
-        for peer, script in case.scripts.items():
-            if peer not in peers:
-                continue
-            try:
-                if case.warm:
-                    run(peer, script)
-                run(peer, script)
-                ready.append(peer)
-                row.seconds[peer] = []
-            except RuntimeError as error:
-                row.failed[peer] = str(error)
-        for _ in range(rounds):
-            empty = run("python", "pass") if case.wall else 0.0
-            for peer in ready:
-                row.seconds[peer].append(max(1e-6, run(peer, case.scripts[peer]) - empty))
+        for number in range(ROUNDS):
+            empty = seconds("python", "pass") if case.wall else 0.0
+            for peer in [p for p in peers if p in case.scripts and p not in row.failed]:
+                if number and spent[peer] > PATIENCE:
+                    continue
+                try:
+                    if case.warm and not number:
+                        seconds(peer, case.scripts[peer])
+                    row.seconds.setdefault(peer, []).append(max(1e-6, seconds(peer, case.scripts[peer]) - empty))
+                except RuntimeError as error:
+                    row.failed[peer] = str(error)
     return row
 
 
-def measure_memory(name: str, libraries: Iterable[str], threads: int) -> tuple[Row, Row]:
+def measure_memory(name: str, peers: list[str], threads: int) -> tuple[Row, Row]:
     """A row of what the whole processes held at most while they trained, and one of what they grew by."""
-    name_shown = name.removeprefix("training step: ")
-    whole = Row(f"{name_shown}: the process", Target(), bytes=True)
-    grown = Row(f"{name_shown}: grown by", bytes=True)
-    for library in libraries:
-        if not TRAINING[name].runs_on(library):
-            continue
-        order = [sys.executable, "-m", "benchmarks.memory", name, library, str(threads)]
-        environment = {**os.environ, "PYTHONPATH": ROOT, **NO_CACHE}
-        done = subprocess.run(order, capture_output=True, text=True, env=environment, cwd=ROOT)
-        for row, found in zip((whole, grown), done.stdout.split()[-2:]):
-            row.seconds[library] = [float(found)]
-        if done.returncode:
-            whole.failed[library] = grown.failed[library] = done.stderr[-800:]
+    whole = Row(f"{name}: the process", Target(), bytes=True)
+    grown = Row(f"{name}: grown by", bytes=True)
+    for peer in peers:
+        if TRAINING[name].runs_on(peer):
+            try:
+                printed, _ = run(["-m", "benchmarks.memory", name, peer, str(threads)], {})
+                whole.seconds[peer], grown.seconds[peer] = ([float(n)] for n in printed.split()[-2:])
+            except RuntimeError as error:
+                whole.failed[peer] = grown.failed[peer] = str(error)
     return whole, grown

@@ -2,7 +2,7 @@
 
 In: a training step and a library, in a fresh process. Out: bytes of the whole process, with its code; and by how much
 its own memory has grown since it had trained a miniature: weights, the optimizer's state, what a step keeps and passes
-on, and what tracing and compiling it left behind. The arrays that the harness starts from are there before.
+on, and what tracing it left behind. The arrays that the harness starts from are there before.
 
 Free memory that malloc keeps is given back before the steps, so that what compilers no longer need does not count.
 

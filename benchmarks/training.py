@@ -147,7 +147,7 @@ def fill(torch: Any, module: Any, **arrays: np.ndarray) -> Any:
 
 
 class MlpStep(TrainingStep):
-    name = "training step: MLP 784-256-128-10, batch 128, Adam"
+    name = "MLP 784-256-128-10, batch 128, Adam"
     sizes = (784, 256, 128, 10)
     batch = 128
 
@@ -192,13 +192,13 @@ class MlpStep(TrainingStep):
 class Miniature(MlpStep):
     """So small that what it takes is the library itself, ready for training."""
 
-    name = "training step: miniature"
+    name = "miniature"
     sizes = (8, 8, 8, 8)
     batch = 2
 
 
 class CnnStep(TrainingStep):
-    name = "training step: CNN 2 x 16 filters, batch 32, 28x28, Adam"
+    name = "CNN 2 x 16 filters, batch 32, 28x28, Adam"
 
     def data(self, random):
         return random.uniform(0, 1, (32, 28, 28, 1)).astype("float32"), random.integers(0, 10, 32)
@@ -253,7 +253,7 @@ class CnnStep(TrainingStep):
 
 
 class LstmStep(TrainingStep):
-    name = "training step: LSTM, 100 steps, batch 32, 128 units, Adam"
+    name = "LSTM, 100 steps, batch 32, 128 units, Adam"
 
     def data(self, random):
         return random.normal(size=(32, 100, 128)).astype("float32"), random.integers(0, 10, 32)
@@ -306,7 +306,7 @@ class LstmStep(TrainingStep):
 
 
 class TransformerStep(TrainingStep):
-    name = "training step: transformer, 2 layers, d=128, 4 heads, length 128, batch 16, Adam"
+    name = "transformer, 2 layers, d=128, 4 heads, length 128, batch 16, Adam"
     words, length, d, heads, batch = 256, 128, 128, 4, 16
     tolerance = 2e-4
 
