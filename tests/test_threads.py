@@ -28,15 +28,20 @@ _launch = ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * 5)(threads.LAUNCH)
 
 
 def _emit(module: ir.Module) -> None:
-    """`touch` adds 1 to each of its items; a chunk done twice or never shows."""
+    """`touch` adds 1 to each of its items; a chunk done twice or never shows. `note` leaves where its piece ends."""
     f = Code(module, "touch", 3, local=False)
     slots, begin, end = f.args
     with f.count(begin, end) as i:
         f.store(slots, i, f.load(slots, i) + 1)
     f.ret()
+    f = Code(module, "note", 3, local=False)
+    slots, begin, end = f.args
+    f.store(slots, begin, end)
+    f.ret()
 
 
-TOUCH = native_module("test touch", _emit, ("touch",))["touch"]
+_kernels = native_module("test touch", _emit, ("touch", "note"))
+TOUCH, NOTE = _kernels["touch"], _kernels["note"]
 
 
 def touch(counts: np.ndarray, chunk: int) -> None:
@@ -61,6 +66,19 @@ def test_every_item_once(items: int, chunk: int) -> None:
     for _ in range(5):
         touch(counts, chunk)
     assert (counts == 5).all()
+
+
+def test_two_chunks_wake_nobody_unless_launches_follow_each_other() -> None:
+    ends = np.zeros(100, np.int64)
+
+    def pieces() -> list[int]:
+        ends[:] = 0
+        _launch(threads.CELL, NOTE, ends.ctypes.data, len(ends), 50)
+        return ends[ends > 0].tolist()
+
+    time.sleep(0.001)
+    assert pieces() == [100]
+    assert any(pieces() == [50, 100] for _ in range(1000))
 
 
 def test_many_callers_at_once() -> None:

@@ -16,7 +16,8 @@ from math import ceil
 from tracejit.lower.kernel import TILE, Access, Launch, View, items
 from tracejit.lower.scalar import Stmt
 
-PARALLEL = 30_000.0  # nanoseconds of work below which a launch stays on its caller's thread
+PAIR = 7_000.0  # nanoseconds of work from which a launch is cut in two at least, for a worker that is awake
+PARALLEL = 30_000.0  # the same where to begin and to end costs more: columns
 CHUNK = 25_000.0  # nanoseconds of work in a chunk, roughly
 LANES = 128  # blocks are whole multiples of this
 COLUMN_BYTES = 16384  # at least so much of each row in an item: what kernels walk at once, or memory sees short runs
@@ -111,35 +112,34 @@ def grid(launch: Launch) -> Grid:
     for e in extents[k.outer:]:
         inner *= e
     work = points * max(inner, 1) * _element_cost(launch) + touched * _BYTE
-    pace = CHUNK
-    if k.inner and k.vector == "outer":  # an item begins and ends with passes over its totals: it should be long
+    pace, columns = CHUNK, k.inner and k.vector == "outer"
+    if columns:  # an item begins and ends with passes over its totals: it should be long
         pace = max(CHUNK, min(4 * CHUNK, work / 16))
+    least = PARALLEL if columns else PAIR
+    pieces = max(2, round(work / pace)) if work > least and not k.serial else 1
     last = extents[k.outer - 1] if k.vector == "outer" else 1
     block = max(1, last)
     if last and points:
-        lanes = int(pace * points / max(work, 1e-9))  # whose work is that of a chunk
-        lanes //= TILE if k.tiled else 1
+        lanes = points // pieces // (TILE if k.tiled else 1)  # whose work is that of a chunk
         narrowest = max(LANES, COLUMN_BYTES // k.reads[0].dtype.itemsize) if k.inner and k.reads else LANES
         block = min(block, _up(max(narrowest, lanes), LANES))
     count = items(k, extents, block, 1)
     splits, split = 1, max(1, extents[k.outer]) if k.inner else 1
-    if k.splittable and k.inner and 0 < count < ENOUGH and work > PARALLEL and not k.serial:
+    if k.splittable and k.inner and 0 < count < ENOUGH and pieces > 1:
         most = MOST_ITEMS if k.vector == "inner" else 2 * ENOUGH  # parts of columns leave a result for each lane
-        wanted = min(-(-most // count), ceil(work / count / pace), extents[k.outer])
+        wanted = min(-(-most // count), ceil(pieces / count), extents[k.outer])
         along_vectors = k.vector == "inner" and k.inner == 1
         split = _up(-(-extents[k.outer] // max(1, wanted)), LANES if along_vectors else 1)
         splits = max(1, -(-extents[k.outer] // split))
     count *= splits
-    chunk = count
-    if work > PARALLEL and count > 1 and not k.serial:
-        chunk = max(1, int(pace * count / work))
+    chunk = -(-count // pieces)
     # What is read and what is written do not stay together in a cache that others use, too.
     stream = touched > last_level_cache() // 2
     scratch = 0
     if splits > 1:
         for a in k.accumulators:
             scratch += _up(splits * points * (16 if a.op.startswith("arg") else 8), 16)
-    return Grid(block, splits, split, count, min(chunk, max(1, count)), scratch, stream, work)
+    return Grid(block, splits, split, count, max(1, chunk), scratch, stream, work)
 
 
 def along_rows(launch: Launch, g: Grid, elements: int) -> Grid:

@@ -6,9 +6,10 @@ A launch cuts its items into chunks (by size only, so results do not depend on t
 64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by
 one has a chunk, the caller too; the launch is over when all chunks are *finished*, so a worker that wakes late delays
 nobody. Workers look for tickets for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they
-cost nothing; woken on their caller's processor, they move to another. One launch runs on the pool at a time; a caller
-that finds it busy does its items alone. A forked child has no pool and runs serially, until it asks for another number
-of threads.
+cost nothing; woken on their caller's processor, they move to another. To wake one takes as long as a little work: a
+launch of two chunks does that only if it follows closely on another, and else is its caller's alone. One launch runs
+on the pool at a time; a caller that finds it busy does its items alone. A forked child has no pool and runs serially,
+until it asks for another number of threads.
 
 Read next: `executor.py` (who launches).
 """
@@ -28,11 +29,12 @@ from tracejit.runtime.build import native_module
 from tracejit.runtime.native import Code, Number, Variable, Word
 
 SPIN = 50_000  # nanoseconds a worker looks for the next launch before it sleeps
+SOON = 10_000  # nanoseconds between two launches that follow closely
 _CALLER_SPIN = 20_000  # nanoseconds a caller looks for the last chunks to finish before it sleeps
 
 # Words of a pool's memory. What different threads write often lies on different cache lines.
 _TICKET, _DONE, _SLEEPERS, _STOP, _BUSY = 0, 16, 32, 33, 48
-_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING, _PROCESSOR = 64, 65, 66, 67, 68, 69, 70
+_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING, _PROCESSOR, _LAST = 64, 65, 66, 67, 68, 69, 70, 71
 _WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
 _MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
 _POOL_WORDS = 192
@@ -213,10 +215,15 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
         run_alone()
     with f.when(f.load_shared(pool, _BUSY) != 0):
         run_alone()
+    chunks = (items + chunk - 1) // chunk
+    with f.when(chunks == 2):
+        with f.when(f.call(clock) > f.load_shared(pool, _LAST) + SOON):
+            f.call_address(kernel, slots, 0, items)
+            f.store_shared(pool, _LAST, f.call(clock))
+            f.ret()
     got = f.exchange_if(pool, _BUSY, 0, 1)
     with f.when(Word(f, f.builder.not_(got.value))):
         run_alone()
-    chunks = (items + chunk - 1) // chunk
     values: dict[int, Number] = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks,
                                  _WAITING: 0, _DONE: 0}
     for index, value in values.items():
@@ -239,6 +246,7 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
                 f.call(wait, pool + 8 * _FINISHED)  # a post may be left over from an earlier launch: look again
             spin.leave()
         f.pause()
+    f.store_shared(pool, _LAST, f.call(clock))
     f.store_shared(pool, _BUSY, 0)
     f.ret()
 
