@@ -197,6 +197,11 @@ def _square_matrices(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sam
     return [Sample((random(a), random(b))) for a, b in shapes]
 
 
+def _columns(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
+    shapes = [((3, 4, 5), (4, 5)), ((2, 30, 3, 40), (2, 3, 40)), ((1, 9, 1), (9, 1)), ((3, 0, 4), (0, 4))]
+    return [Sample((random(a), random(b))) for a, b in shapes]
+
+
 def _windows(d: np.dtype, random: Callable[..., np.ndarray]) -> list[Sample]:
     return [Sample((random((5, 7)),), {"starts": (1, 6), "sizes": (3, 3), "steps": (1, -2)}),
             Sample((random((5,)),), {"starts": (4,), "sizes": (5,), "steps": (-1,)}),
@@ -268,7 +273,7 @@ MAKERS: dict[str, Maker] = {
     "cast": _cast,
     "concat": lambda d, random: [Sample((random((2, 3)), random((1, 3)), random((0, 3))), {"axis": 0}),
                                  Sample((random((2, 3)), random((2, 1))), {"axis": 1})],
-    "convolution": _convolutions, "convolution_kernel": _kernel_gradients,
+    "column_product": _columns, "convolution": _convolutions, "convolution_kernel": _kernel_gradients,
     "cummax": _along(), "cummin": _along(), "cumprod": _along(low=0.5, high=1.5), "logcumsumexp": _along(),
     "cumsum": _along({"reverse": False}, {"reverse": True}),
     "embed": _embeds,

@@ -23,6 +23,7 @@ from tracejit import dtypes
 from tracejit.errors import user_line
 from tracejit.ir import CONSTANT, GETITEM, Graph, Node, Op, Type
 from tracejit.quiet import quietly
+from tracejit.runtime import pool
 
 
 class Recorder(Protocol):
@@ -366,10 +367,15 @@ def _from_pickle(value: np.ndarray) -> Tensor:
 
 
 def to_array(value: Any, dtype: Any = None) -> np.ndarray:
-    """A fresh or read-only array for a Python value: numbers and lists get the default dtypes, arrays keep theirs."""
+    """A fresh or read-only array for a Python value: numbers and lists get the default dtypes, arrays keep theirs. Large
+    ones lie where vectors are best read."""
     dtype = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, (np.ndarray, np.generic)):
-        found = np.array(value, dtype=dtype or dtypes.as_dtype(value.dtype), order="C", copy=True)
+        dtype = dtype or dtypes.as_dtype(value.dtype)
+        if value.nbytes < pool.SMALL:
+            return np.array(value, dtype=dtype, order="C", copy=True)
+        found = pool.empty(value.shape, dtype)
+        found[...] = value
         return found
     parsed = None if isinstance(value, (bool, int, float, complex)) else np.asarray(value)
     if parsed is not None and parsed.dtype.kind not in "biufc":

@@ -678,7 +678,8 @@ class _Lowering:
         ways = [gemm_strides if seen is None else seen.strides(k) for k in range(2)]
         a, b = (self._operand(node, k, ways[k], steps) for k in range(2))
         c = View(self.buffer_of[node], 0, loops.contiguous((*batch, m, n)))
-        gemm = Gemm(node.dtype, tuple(batch), m, n, node.inputs[0].shape[-1], a, b, c, node.where, None, rows, inner)
+        apart, k = seen is not None and seen.apart, node.inputs[1].shape[-2]
+        gemm = Gemm(node.dtype, tuple(batch), m, n, k, a, b, c, node.where, None, rows, inner, apart)
         return [*steps, gemm]
 
     def _operand(self, node: Node, k: int, strides: Callable[..., Any], steps: list[Step]) -> View:

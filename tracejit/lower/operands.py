@@ -29,6 +29,8 @@ PRODUCT_DTYPES = frozenset(
 
 
 def is_gemm(node: Node) -> bool:
+    if node.op.name == "column_product":
+        return node.dtype in PRODUCT_DTYPES and node.dtype.kind != "c" and 0 not in (*node.shape, *node.inputs[1].shape)
     return node.op.name == "matmul" and node.dtype in PRODUCT_DTYPES
 
 

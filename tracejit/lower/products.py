@@ -25,20 +25,22 @@ ROUNDS = 8  # of splitting: some factors show only once others are split off
 @dataclass(frozen=True, slots=True)
 class Windows:
     """How a product reads its operands: for each a stored value, and where in it, over the dims (*batch, *rows, *inner)
-    and (*batch, *inner, column)."""
+    and (*batch, *inner, column). apart: columns are apart, so that the first has one more dim, too."""
 
     batch: Ints
     rows: Ints
     inner: Ints
     operands: tuple[tuple[Node, Coords], tuple[Node, Coords]]
+    apart: bool = False
 
     def strides(self, k: int) -> Callable[..., tuple[int, Ints] | None]:
         """A function that gives (offset, strides) of operand `k`, as `operands.gemm_strides` does, for where it is, its
         shape, and the strides of its buffer (contiguous if not given). None if it cannot be walked."""
         def walk(at: tuple[Node, Coords], shape: Ints, layout: Ints | None = None) -> tuple[int, Ints] | None:
             flat = address(at[1], layout or contiguous(at[0].shape))
-            count = len(self.batch) + len(self.inner) + (len(self.rows) if k == 0 else 1)
-            if not flat.affine or (k == 1 and shape[-1] != 1 and flat.coefficient(count - 1) != 1):
+            columns = k == 1 or self.apart
+            count = len(self.batch) + len(self.inner) + (len(self.rows) if k == 0 else 0) + columns
+            if not flat.affine or (columns and shape[-1] != 1 and flat.coefficient(count - 1) != 1):
                 return None
             return flat.const, tuple(flat.coefficient(d) for d in range(count))
 
@@ -47,10 +49,15 @@ class Windows:
 
 def windows(product: Node, plain: Callable[[Node], Node]) -> Windows | None:
     """How a product of real matrices reads windows in place. None if its left operand can be read by one stride for
-    rows and one for columns from as far back; `plain` tells from where."""
+    rows and one for columns from as far back; `plain` tells from where. Products of columns are always read so."""
     a, b = product.inputs
     *batch, m, n = product.shape
-    k = a.shape[-1]
+    k = b.shape[-2]
+    if product.op.name == "column_product":
+        base, (*lead, rows, inner, _) = _furthest(a, [*((e,) for e in batch), (m,), (k,), (n,)], n != 1)
+        other, (*lead, inner, _) = _furthest(b, [*lead, inner, (n,)], n != 1)
+        places = _at(a, base, [*lead, rows, inner, (n,)]), _at(b, other, [*lead, inner, (n,)])
+        return Windows(tuple(e for group in lead for e in group), rows, inner, places, apart=True)
     if product.dtype.kind == "c" or 0 in (*product.shape, k) or a.op.kind != "movement":
         return None
     straight = plain(a)

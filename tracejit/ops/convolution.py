@@ -6,7 +6,8 @@ deep-learning libraries call a convolution: the kernel is not flipped.
 Two primitives, each a product over the windows of x: `convolution` sums over a window and its channels,
 `convolution_kernel` (the gradient of the other's kernel) over all windows. Every derivative is one of them again. Once
 derivatives have been taken, `dissolve` writes them as matrix products whose left operand is a view of windows
-(`as_product`); `lower/fuse.py` reads such operands in place.
+(`as_product`); `lower/fuse.py` reads such operands in place. Where groups are single channels, they are products of
+columns instead, so that vectors run along channels.
 
 Read next: `windows.py`.
 """
@@ -25,7 +26,7 @@ from tracejit.ir import Type
 from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.core import convert, numeric, primitive
-from tracejit.ops.linalg import product
+from tracejit.ops.linalg import column_product, product
 from tracejit.ops.movement import Ints, along, moved_axis, permuted, reshaped, window
 from tracejit.ops.reduction import sum as total
 from tracejit.ops.windows import (
@@ -43,6 +44,7 @@ from tracejit.ops.windows import (
 from tracejit.tensor import Tensor, apply
 
 EAGER_BYTES = 1 << 24  # of windows written out at once
+FEW_CHANNELS = 8  # with fewer, vectors should run along positions
 # A sum over all positions is cut into at most so many parts, each of at least so many terms; their results together
 # have at most so many elements.
 PARTS = 16
@@ -94,6 +96,13 @@ def _rows(x: np.ndarray, sizes: Ints, steps: Ints, dilations: Ints, groups: int)
         part = view[first: first + some]
         apart = np.moveaxis(part.reshape(*part.shape[:-1], groups, x.shape[-1] // groups), -2, 0)
         yield slice(first, first + some), apart.reshape(groups, len(part) * math.prod(counts), elements)
+
+
+def _by_channel(inputs: int, outputs: int, groups: int) -> int:
+    """If each group goes from one channel to few, or from few to one, how many: then every pair is a column of a product
+    of columns. Else 0."""
+    ways = inputs // groups, outputs // groups
+    return max(ways) if groups > 1 and min(ways) == 1 and max(ways) <= FEW_CHANNELS else 0
 
 
 def _grouped(k: np.ndarray, groups: int) -> np.ndarray:
@@ -207,6 +216,27 @@ def _matrices(x: Tensor, sizes: Ints, steps: Ints, dilations: Ints, groups: int)
     return reshaped(apart, shape if groups == 1 else (groups, *shape))
 
 
+def _places(x: Tensor, sizes: Ints, steps: Ints, dilations: Ints) -> Tensor:
+    """Windows as (position, element, channel)."""
+    rank = len(sizes)
+    seen = windows(x, 1, sizes, steps, dilations)
+    apart = permuted(seen, (*range(rank + 1), *range(rank + 2, 2 * rank + 2), rank + 1))
+    return reshaped(apart, (math.prod(seen.shape[: rank + 1]), math.prod(sizes), x.shape[-1]))
+
+
+def _repeated(t: Tensor, times: int) -> Tensor:
+    """Each channel so many times, side by side."""
+    wide = core.broadcast_to(reshaped(t, (*t.shape, 1)), (*t.shape, times))
+    return reshaped(wide, (*t.shape[:-1], t.shape[-1] * times))
+
+
+def _channels_last(k: Tensor, groups: int) -> Tensor:
+    """A kernel as (element, column), whose columns are pairs of channels, those of one group side by side."""
+    *sizes, ins, _ = k.shape
+    apart = reshaped(k, (math.prod(sizes), ins, groups, k.shape[-1] // groups))
+    return reshaped(permuted(apart, (0, 2, 1, 3)), (math.prod(sizes), k.size // max(math.prod(sizes), 1)))
+
+
 def _by_group(t: Tensor, groups: int) -> Tensor:
     """Everything but the last dim as rows, for each group of the last."""
     rows, columns = math.prod(t.shape[:-1]), t.shape[-1] // groups
@@ -223,25 +253,41 @@ def _convolution_product(x: Tensor, k: Tensor, *, steps: Ints, pads: Pairs, dila
     sizes = k.shape[:-2]
     x = padded(x, 1, pads)
     counts = tuple(positions(*of) for of in zip(x.shape[1:-1], sizes, steps, dilations))
+    if many := _by_channel(x.shape[-1], k.shape[-1], groups):
+        columns = _repeated(x, many) if x.shape[-1] == groups else x
+        found = column_product(_places(columns, sizes, steps, dilations), _channels_last(k, groups))
+        if k.shape[-1] == groups:
+            found = total(reshaped(found, (found.shape[0], groups, many)), axis=2, dtype=x.dtype)
+        return reshaped(found, (x.shape[0], *counts, k.shape[-1]))
     found = product(_matrices(x, sizes, steps, dilations, groups), _by_group(k, groups))
     return _from_groups(found, (x.shape[0], *counts, k.shape[-1]))
 
 
 def _kernel_product(x: Tensor, g: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs, dilations: Ints,
                     groups: int) -> Tensor:
-    rows = _matrices(padded(x, 1, pads), sizes, steps, dilations, groups)
+    x, shape = padded(x, 1, pads), (*sizes, x.shape[-1] // groups, g.shape[-1])
+    if many := _by_channel(x.shape[-1], g.shape[-1], groups):
+        x, g = (_repeated(t, many) if t.shape[-1] == groups else t for t in (x, g))
+        turned = permuted(_places(x, sizes, steps, dilations), (1, 0, 2))
+        found = _in_parts(column_product, turned, 1, _by_group(g, 1), g.shape[:-1], math.prod(shape))
+        apart = reshaped(found, (found.shape[0], groups, shape[-2], shape[-1] // groups))
+        return reshaped(permuted(apart, (0, 2, 1, 3)), shape)
+    rows = _matrices(x, sizes, steps, dilations, groups)
     turned = permuted(rows, (*range(rows.ndim - 2), rows.ndim - 1, rows.ndim - 2))
-    other = _by_group(g, groups)
-    parts = _parts(g.shape[:-1], turned.shape[-2] * other.shape[-1] * groups)
-    if parts > 1:  # sums of so many terms are shared, and added in order
-        *lead, m, k = turned.shape
-        turned = reshaped(turned, (*lead, m, parts, k // parts))
-        other = reshaped(other, (*lead, parts, k // parts, other.shape[-1]))
-        turned, other = (permuted(t, moved_axis(t.ndim, t.ndim - back, 0)) for t, back in ((turned, 2), (other, 3)))
-        found = total(product(turned, other), axis=0, dtype=g.dtype)
-    else:
-        found = product(turned, other)
-    return _from_groups(found, (*sizes, x.shape[-1] // groups, g.shape[-1]))
+    found = _in_parts(product, turned, turned.ndim - 1, _by_group(g, groups), g.shape[:-1], math.prod(shape))
+    return _from_groups(found, shape)
+
+
+def _in_parts(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, axis: int, b: Tensor, dims: Ints,
+              results: int) -> Tensor:
+    """A product that sums over positions, which make up `dims`, the axis of a and the last but one of b: sums of many
+    terms are shared, and added in order."""
+    parts, of_b = _parts(dims, results), b.ndim - 2
+    if parts <= 1:
+        return product(a, b)
+    a, b = (reshaped(t, (*t.shape[:d], parts, t.shape[d] // parts, *t.shape[d + 1:])) for t, d in ((a, axis), (b, of_b)))
+    a, b = (permuted(t, moved_axis(t.ndim, d, 0)) for t, d in ((a, axis), (b, of_b)))
+    return total(product(a, b), axis=0, dtype=b.dtype)
 
 
 def _parts(dims: Ints, results: int) -> int:
@@ -423,17 +469,10 @@ def _depthwise(name: str, rank: int, x: Any, kernel: Any, strides: Any, padding:
                          f"is for {channels}")
     pads = paddings(name, padding, t.shape[1:-1], tuple(sizes), steps, dilations)
     check_windows(name, t.shape, 1, tuple(sizes), dilations, pads)
-    t = padded(t, 1, pads)
-    if math.prod(sizes) <= MOST_TAPS and k.size:
-        return core.cast(_depthwise_by_taps(t, k, steps, dilations), dtype)
-    seen = windows(t, 1, tuple(sizes), steps, dilations)
-    counts = seen.shape[1: rank + 1]
-    seen = permuted(seen, (*range(rank + 1), *range(rank + 2, 2 * rank + 2), rank + 1))
-    shape = (t.shape[0], *counts, *sizes, channels, multiplier)
-    each = core.broadcast_to(reshaped(seen, (*seen.shape, 1)), shape)
-    summed = total(each * core.broadcast_to(k, shape), axis=tuple(range(rank + 1, 2 * rank + 1)),  # type: ignore[operator]
-                   dtype=t.dtype)
-    return core.cast(reshaped(summed, (t.shape[0], *counts, channels * multiplier)), dtype)
+    if channels * multiplier < FEW_CHANNELS and 0 < math.prod(sizes) <= MOST_TAPS and k.size:
+        return core.cast(_depthwise_by_taps(padded(t, 1, pads), k, steps, dilations), dtype)
+    k = reshaped(k, (*sizes, 1, channels * multiplier))
+    return core.cast(convolution(t, k, steps, pads, dilations, max(channels, 1)), dtype)
 
 
 def _depthwise_by_taps(t: Tensor, k: Tensor, steps: Ints, dilations: Ints) -> Tensor:

@@ -63,6 +63,40 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return apply(MATMUL, (a, b), {})
 
 
+def _columns_infer(a: Type, b: Type) -> Type:
+    if a.dtype != b.dtype:
+        raise TypeError(f"column_product: dtypes {a.dtype} and {b.dtype} differ")
+    if b.ndim < 2 or a.ndim != b.ndim + 1 or (*a.shape[:-3], *a.shape[-2:]) != b.shape:
+        raise ValueError(f"column_product: shapes {a.shape} and {b.shape} do not match")
+    return Type((*a.shape[:-2], a.shape[-1]), a.dtype)
+
+
+def _columns_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a: each element's partner in b, at each row; of b: another product of columns."""
+    a, b = (ew.conj(t) if t.dtype.kind == "c" else t for t in (a, b))
+    here, there = (core.broadcast_to(reshaped(t, (*t.shape[:-back], 1, *t.shape[-back:])), a.shape)
+                   for t, back in ((g, 1), (b, 2)))
+    last = a.ndim
+    turned = permuted(a, (*range(last - 3), last - 2, last - 3, last - 1))
+    return here * there, column_product(turned, g)  # type: ignore[operator]
+
+
+def _columns_jvp(tangents: Sequence[Tensor | None], y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    terms = [column_product(t, b) if k == 0 else column_product(a, t) for k, t in enumerate(tangents) if t is not None]
+    return terms[0] if len(terms) == 1 else terms[0] + terms[1]  # type: ignore[operator]
+
+
+COLUMNS = primitive(
+    "column_product", "library", infer=_columns_infer, domain=(-2, 2),
+    eager=lambda a, b: np.einsum("...mkn,...kn->...mn", a, b), vjp=_columns_vjp, jvp=_columns_jvp,
+    doc="Each column by itself: y[..., m, n] = sum over k of a[..., m, k, n] b[..., k, n].")
+
+
+def column_product(a: Tensor, b: Tensor) -> Tensor:
+    """The strict product of columns."""
+    return apply(COLUMNS, (a, b), {})
+
+
 def promoted(name: str, *xs: Any) -> list[Tensor]:
     """Tensors of one common dtype."""
     operands, dtype, _ = convert(name, xs, same)

@@ -52,7 +52,7 @@ def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False
         return Product([])
     if step.dtype.kind == "c":
         return Product([blas_call(step)])
-    if step.rows:
+    if step.rows or step.apart:
         t = gemm_code.tiles(step.dtype)
         c = cut(step, t, after, on_panels, hot)
         deep = step.k > DEPTH and math.prod(step.batch) > 1 and not (after or on_panels)
@@ -154,7 +154,7 @@ def _over_windows(step: Gemm, t: Tiles, c: Cut) -> Product:
     flat = replace(step, b=replace(step.b, strides=(*step.b.strides[:batch], even[-1][1] // size, step.b.strides[-1])))
     if not straight and (len(even) > 1 or even[0][1] != size):
         raise InternalError(f"a ({k}, {n}) matrix with strides {step.b.strides} is no operand ({step.where})")
-    if not k or (straight and (len(even) > 1 or n * k * size <= LARGE or step.m < 8 * t.rows)):
+    if not k or step.apart or (straight and (len(even) > 1 or n * k * size <= LARGE or step.m < 8 * t.rows)):
         call = gemm_windows.product(step, t, c, t.columns * size, b[:batch], b[batch:-1])
         return Product([call], c.panel if c.part >= n else 0)
     pack = _pack_call(flat, t, straight)

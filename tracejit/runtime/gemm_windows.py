@@ -1,6 +1,6 @@
 """Products whose rows, or whose sums, go over several dims: windows of a picture as a matrix, without writing it out.
 
-In: a `Gemm` with `rows` or `inner`. Out: a `NativeCall`, whose items and panels are those of other products.
+In: a `Gemm` with `rows` or `inner`, or columns apart. Out: a `NativeCall`, whose items and panels are those of other products.
 
 Rows of a fall in lines of equal distance, each line at an offset of its own; so does what is summed over in runs, each
 at offsets of its own in a and in b. A tile finds its rows through a table of addresses, and walks run by run with its
@@ -74,7 +74,7 @@ def product(step: Gemm, t: Tiles, cut: Cut, strip: int, batch: Sequence[int], in
     to the next, along the dims of the batch, and along those that are summed over."""
     size, first = step.dtype.itemsize, len(step.batch)
     rows, depths = step.rows or (step.m,), step.inner or (step.k,)
-    along = [s * size for s in step.a.strides]
+    along = [s * size for s in (step.a.strides[:-1] if step.apart else step.a.strides)]
     words = [0] * (Word.DIMS + 4 * first)
     words[Word.M], words[Word.N], words[Word.K], words[Word.C_ROW] = step.m, step.n, step.k, step.n * size
     words[Word.PANEL], words[Word.PANELS] = cut.panel, -(-step.m // cut.panel)
@@ -95,7 +95,8 @@ def product(step: Gemm, t: Tiles, cut: Cut, strip: int, batch: Sequence[int], in
         at = Word.DIMS + 4 * d
         words[at: at + 4] = [extent, along[d], batch[d], step.c.strides[d] * size]
     views: dict[int, View] = {Word.A: step.a, Word.B: step.b, Word.C: step.c}
-    return NativeCall(_code(step.dtype), words, views, cut.items, cut.chunk, cut.work, constants=(lines, starts))
+    code = _code(step.dtype, step.apart)
+    return NativeCall(code, words, views, cut.items, cut.chunk, cut.work, constants=(lines, starts))
 
 
 def merged(extents: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, ...]]:
@@ -120,16 +121,21 @@ def _offsets(dims: Sequence[tuple[int, ...]]) -> np.ndarray:
 
 
 @cache
-def _code(dtype: np.dtype) -> int:
-    """The address of the code for one dtype."""
+def _code(dtype: np.dtype, apart: bool) -> int:
+    """The address of the code for one dtype, and columns that are apart or not."""
     width, rows, vectors = tile_shape()
-    writer = _Windows(dtype, width, rows, vectors)
-    found = native_module(f"windows {dtype.name} {width} {rows}", writer.emit, ("product",), (gemm_code.__file__,))
+    writer = _Windows(dtype, width, rows, vectors, apart)
+    name = f"windows {'of columns ' * apart}{dtype.name} {width} {rows}"
+    found = native_module(name, writer.emit, ("product",), (gemm_code.__file__,))
     return found["product"]
 
 
 class _Windows(Writer):
-    """Writes the code for one dtype."""
+    """Writes the code for one dtype. apart: each column by itself, so that a tile reads vectors of a, not numbers."""
+
+    def __init__(self, dtype: np.dtype, width: int, rows: int, vectors: int, apart: bool) -> None:
+        super().__init__(dtype, width, rows, vectors)
+        self.apart = apart
 
     def emit(self, module: ir.Module) -> None:
         self.module = module
@@ -138,18 +144,20 @@ class _Windows(Writer):
     def window_tile(self, rows: int, vectors: int, way: str) -> Code:
         """c[valid, left] = or += a[rows, some runs] @ b[these runs, left]; beyond `valid`, rows repeat the last.
 
-        way: "along": columns of a are contiguous; "across": rows are; "any".
+        way: "along": columns of a are contiguous; "across": rows are; "even": rows are evenly spaced, and `left` is
+        enough for whole vectors; "any".
         """
-        f = Code(self.module, f"tile{rows}x{vectors}_{way}", 12)
+        f = Code(self.module, f"tile{rows}x{vectors}_{way}", 14)
         f.function.attributes.add("noinline")
-        places, a_column, starts, run, k, b, b_row, c, c_row, valid, left, more = f.args
+        places, column, a_row, a_column, starts, run, k, b, b_row, c, c_row, valid, left, more = f.args
         builder, size = f.builder, self.size
-        masks = [self.lanes_below(f, left - v * self.lanes) for v in range(vectors)]
+        masks = [None if way == "even" else self.lanes_below(f, left - v * self.lanes) for v in range(vectors)]
         with builder.goto_entry_block():
             sums = [builder.alloca(self.vector) for _ in range(rows * vectors)]
         for each in sums:
             builder.store(self.zero, each)
         first = f.load(places)
+        apart = [a_row * i for i in range(GROUP)] if way == "even" else []
 
         def step(at: Value, b_at: Value, count: int) -> None:
             """`count` columns of a and rows of b."""
@@ -158,21 +166,25 @@ class _Windows(Writer):
                       for u in range(count)]
             for group in range(0, rows, GROUP):
                 members = range(group, min(group + GROUP, rows))
-                bases = {i: first if way == "across" else f.load(places, i) for i in members}
+                if way == "even":
+                    base = self._unknown(f, first + a_row * group + at)
+                    bases = {i: base + apart[i - group] for i in members}
+                else:
+                    bases = {i: first if way == "across" else f.load(places, i) for i in members}
                 for u in range(count):
                     for i in members:
                         ahead = i * size if way == "across" else u * size
-                        one = self.splat(f, self._element(f, bases[i], at, ahead), self.element)
+                        many = self._elements(f, bases[i], Value(f, I64(0)) if way == "even" else at, ahead, masks)
                         for v in range(vectors):
                             slot = sums[i * vectors + v]
-                            builder.store(self.multiply_add(f, one, strips[u][v], builder.load(slot)), slot)
+                            builder.store(self.multiply_add(f, many[v], strips[u][v], builder.load(slot)), slot)
 
         rest, at_run = Variable(f, k), Variable(f, starts)
         with f.forever() as runs:
             with f.when(rest.get() <= 0):
                 runs.leave()
             length = Variable(f, f.smaller(run, rest.get()))
-            at, b_at = Variable(f, f.load(at_run.get(), 0)), Variable(f, b + f.load(at_run.get(), 1))
+            at, b_at = Variable(f, f.load(at_run.get(), 0) + column), Variable(f, b + f.load(at_run.get(), 1))
             if way == "along":
                 with f.forever() as loop:
                     with f.when(length.get() < UNROLL):
@@ -208,10 +220,16 @@ class _Windows(Writer):
         f.ret()
         return f
 
-    def _element(self, f: Code, base: Value, offset: Value, ahead: int) -> ir.Value:
+    def _elements(self, f: Code, base: Value, offset: Value, ahead: int,
+                  masks: Sequence[ir.Value | None]) -> list[ir.Value]:
+        """For each vector of a tile, the elements of a row of a: one for all columns, or one for each."""
         where = f.builder.gep(f.builder.inttoptr(base.value, PTR), [offset.value], source_etype=I8)
         where = f.builder.gep(where, [I64(ahead)], source_etype=I8)
-        return f.builder.load(where, typ=self.element, align=self.size)
+        if not self.apart:
+            one = f.builder.load(where, typ=self.element, align=self.size)
+            return [self.splat(f, one, self.element)] * len(masks)
+        at = Value(f, f.builder.ptrtoint(where, I64))
+        return [self.load(f, at + v * self.lanes * self.size, mask) for v, mask in enumerate(masks)]
 
     @staticmethod
     def _unknown(f: Code, value: Value) -> Value:
@@ -221,9 +239,10 @@ class _Windows(Writer):
 
     def _emit_product(self) -> None:
         heights = {1: (self.rows * self.vectors, self.rows, LOW), self.vectors: (self.rows, LOW)}
-        tiles = {(way, vectors, h): self.window_tile(h, vectors, way) for way in ("along", "across", "any")
-                 for vectors, hs in heights.items() for h in hs
-                 if way == "any" or (h == hs[0] and (vectors == 1 or way == "across"))}
+        tiles = {(way, vectors, h): self.window_tile(h, vectors, way)
+                 for vectors, hs in heights.items() for h in hs for way in ("along", "across", "even", "any")
+                 if way == "any" or (way == "even" and vectors > 1 and h == hs[0])
+                 or (not self.apart and h == hs[0] and (way == "across" or (way == "along" and vectors == 1)))}
         f = Code(self.module, "product", 3, local=False)
         slots, begin, end = f.args
         m, n, k, a_row, a_column, b_strip, b_row, c_row = (
@@ -253,6 +272,7 @@ class _Windows(Writer):
                     self._find_rows(f, places, a, a_row, block, height, line, lines)
                     with Steps(f, left_edge, right_edge, columns) as j:
                         strip, left = b + j // columns * b_strip, right_edge - j
+                        column = j * size if self.apart else Value(f, I64(0))
 
                         def down(vectors: int) -> None:
                             """The tiles of a strip, one below the other."""
@@ -262,15 +282,15 @@ class _Windows(Writer):
                                 with f.forever() as loop:
                                     with f.when(i.get() + (h if whole else 1) > height):
                                         loop.leave()
-                                    straight = across & ((block + i.get()) % line + h <= line)
-                                    ways = {"along": along, "across": straight}
+                                    straight = (block + i.get()) % line + h <= line
+                                    even = straight & (left >= self.lanes * vectors) & (across == 0)
+                                    ways = {"along": along, "across": across & straight, "even": even}
                                     ways = {way: here for way, here in ways.items() if (way, vectors, h) in tiles}
                                     taken = reduce(or_, ways.values(), Value(f, I1(0)))
                                     for way, here in (*ways.items(), ("any", taken == 0)):
                                         with f.when(here):
-                                            f.call(tiles[way, vectors, h], places + i.get() * 8, a_column,
-                                                   starts + start * 16, run, length, strip, b_row,
-                                                   c + (block + i.get()) * c_row + j * size, c_row, height - i.get(),
+                                            f.call(tiles[way, vectors, h], places + i.get() * 8, column, a_row, a_column,
+                                                   starts + start * 16, run, length, strip, b_row, c + (block + i.get()) * c_row + j * size, c_row, height - i.get(),
                                                    left, start)
                                     i.set(i.get() + h)
 
