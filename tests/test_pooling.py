@@ -102,9 +102,20 @@ def test_gradients_to_second_order(said: dict[str, Any], pool: Any, rng: np.rand
     np.testing.assert_allclose(tj.function(tj.grad(loss))(x).numpy(), eager.numpy(), rtol=1e-12, atol=1e-12)
 
 
-def test_ties_share_the_gradient() -> None:
-    x = np.zeros((1, 2, 2, 1), np.float32)
-    np.testing.assert_array_equal(tj.grad(lambda x: tj.sum(max_pool2d(x, 2)))(x).numpy(), np.full((1, 2, 2, 1), 0.25))
+def test_the_first_of_equal_elements_gets_the_gradient() -> None:
+    """In row-major order, also where windows overlap and where there is padding around; no one, of nan."""
+    def gradient(x: np.ndarray, *said: Any) -> tuple[np.ndarray, np.ndarray]:
+        f = tj.grad(lambda x: tj.sum(max_pool2d(x, *said)))
+        return f(x).numpy()[0, ..., 0], tj.function(f)(x).numpy()[0, ..., 0]
+
+    low = np.full((1, 3, 3, 1), -np.inf, np.float32)
+    mixed = np.array([[1, 2, 2], [2, 1, 2], [np.nan, 0, 0]], np.float32).reshape(1, 3, 3, 1)
+    for found in gradient(np.zeros((1, 2, 2, 1), np.float32), 2):
+        np.testing.assert_array_equal(found, [[1, 0], [0, 0]])
+    for found in gradient(low, 2, 1, 1):
+        np.testing.assert_array_equal(found, [[4, 2, 2], [2, 1, 1], [2, 1, 1]])
+    for found in gradient(mixed, 2, 1):
+        np.testing.assert_array_equal(found, [[0, 2, 0], [0, 0, 1], [0, 0, 0]])
 
 
 def test_one_kernel_each() -> None:

@@ -128,7 +128,7 @@ def shown(node: Node) -> list[Node]:
 def places_of_parts(node: Node) -> list[Callable[[Coords], Coords]]:
     """For each input of a concat or an interleave, where in the result its element at given coordinates goes."""
     if node.op.name == "interleave":
-        steps = node.attrs["steps"]
+        steps: tuple[int, ...] = node.attrs["steps"]
         return [partial(_spread, steps, starts) for starts in product(*map(range, steps))]
     axis, start = node.attrs["axis"], 0
     found: list[Callable[[Coords], Coords]] = []

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -178,14 +181,16 @@ class Writer:
                 self.store(self.buffer_of[node], coords, value, contiguous(node.shape))
 
     def assemble(self, node: Node) -> None:
-        """Compute the parts of a concat or an interleave, and put each in its place."""
+        """Compute the parts of a concat or an interleave, and put each in its place, as far as there is one."""
         self.nodes[node] = None
         for part, place in zip(node.inputs, places_of_parts(node), strict=True):
             for coords in self._copies(identity(part.shape)):
-                value = self.value(part, coords)
-                self.store(self.buffer_of[node], place(coords), value, contiguous(node.shape))
+                value, at = self.value(part, coords), place(coords)
+                beyond = [Guard(c, 0, n) for c, n in zip(at, node.shape, strict=True) if c.bounds[1] >= n]
+                inside = reduce(and_, map(self._guard, beyond)).index if beyond else None
+                self.store(self.buffer_of[node], at, value, contiguous(node.shape), inside)
 
-    def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int]) -> None:
+    def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int], mask: int | None = None) -> None:
         flat = address(coords, strides)
         for part, v, dtype, scale in _parts(value):
             self.writes.append(
@@ -196,7 +201,7 @@ class Writer:
                     tuple(flat.coefficient(d) * scale for d in range(len(self.space))),
                 )
             )
-            self.stores.append(Store(len(self.writes) - 1, v.index))
+            self.stores.append(Store(len(self.writes) - 1, v.index, mask=mask))
 
     def _fold(self, node: Node, number: int) -> Any:
         x, rule = node.inputs[0], node.op.reduce
@@ -499,7 +504,7 @@ class Writer:
         outer = [g for g in groups if g[0] not in self.axes]
         inner = [g for g in groups if g[0] in self.axes]
         dims = [*(outer or [()]), *inner]
-        extents = tuple(_product(self.space[d] for d in g) for g in dims)
+        extents = tuple(prod(self.space[d] for d in g) for g in dims)
         renumber = {g[0]: k for k, g in enumerate(dims) if g}
         n_outer = max(len(outer), 1)
         vector = self._vector(outer, inner)
@@ -613,7 +618,7 @@ class Writer:
             return "outer"
         if not outer:
             return "inner"
-        rows, row = (_product(self.space[d] for d in g) for g in (outer[-1], inner[-1]))
+        rows, row = (prod(self.space[d] for d in g) for g in (outer[-1], inner[-1]))
         if rows >= 2 * NARROW and row <= SHORT and any(s.attrs == ("recurrence",) for s in self.builder.stmts):
             return "outer"  # along the row it would go through the lanes of a vector one by one
         touches = [*self.reads, *self.writes]
@@ -746,13 +751,6 @@ def _parts(value: Any) -> list[tuple[int, Value, np.dtype, int]]:
     if isinstance(value, Complex):
         return [(0, value.re, value.re.dtype, 2), (1, value.im, value.im.dtype, 2)]
     return [(0, value, value.dtype, 1)]
-
-
-def _product(numbers: Any) -> int:
-    n = 1
-    for k in numbers:
-        n *= k
-    return n
 
 
 def _name(ops: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from tracejit.ops import core
 from tracejit.ops import elementwise as ew
 from tracejit.ops.comparison import equal
 from tracejit.ops.core import primitive, strong
-from tracejit.ops.movement import Ints, reshaped, window
+from tracejit.ops.movement import Ints, reshaped
 from tracejit.ops.reduction import max as largest
 from tracejit.ops.reduction import sum as total
 from tracejit.ops.windows import (
@@ -101,26 +101,30 @@ def _largest_of_taps(x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> Ten
     return reduce(ew.maximum, _max_taps(x, sizes, steps, pads))
 
 
+def _places(x: Tensor, y: Tensor, sizes: Ints, steps: Ints, pads: Pairs) -> Tensor:
+    """Which element of each window is the largest: the first of equal ones; none, if that is nan."""
+    elements = taps(padded(x, 1, pads, math.nan), 1, sizes, steps, (1,) * len(sizes))
+    none = core.full(len(elements), y.shape, np.dtype("uint8"))
+    return reduce(lambda found, n: ew.where(equal(elements[n], y), core.full(n, y.shape, found.dtype), found),
+                  reversed(range(len(elements))), none)
+
+
+def _at(places: Tensor, place: int, t: Tensor) -> Tensor:
+    """t where the largest element of a window is at this place of it."""
+    return ew.where(equal(places, core.full(place, places.shape, places.dtype)), t, 0)
+
+
 def _max_vjp(g: Tensor, y: Tensor, x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> tuple[Tensor]:
-    share = g / reduce(ew.add, [core.cast(equal(t, y), x.dtype)  # type: ignore[operator]
-                                for t in _max_taps(x, sizes, steps, pads)])
-    reach = _reach(x, sizes, steps, pads)
-    full = tuple(n * step for n, step in zip(reach.counts, steps))
-    wide = padded(x, 1, tuple((0, n - m) for n, m in zip(full, x.shape[1:-1])))
+    def term(tap: Ints, terms: list[Tensor]) -> Tensor:
+        return _at(terms[1], int(np.ravel_multi_index(tap, sizes)), terms[0])
 
-    def term(rests: Ints, terms: list[Tensor]) -> Tensor:
-        largest, share = terms
-        here = window(wide, (0, *rests, 0), largest.shape, (1, *steps, 1)) if largest.size else largest
-        return ew.where(equal(here, largest), share, 0)
-
-    return (reach.summed([y, share], term),)
+    return (_reach(x, sizes, steps, pads).summed([g, _places(x, y, sizes, steps, pads)], term),)
 
 
 def _max_jvp(tangents: Sequence[Tensor], y: Tensor, x: Tensor, *, sizes: Ints, steps: Ints, pads: Pairs) -> Tensor:
-    ties = [equal(t, y) for t in _max_taps(x, sizes, steps, pads)]
+    places = _places(x, y, sizes, steps, pads)
     moved = taps(padded(tangents[0], 1, pads), 1, sizes, steps, (1,) * len(sizes))
-    count = reduce(ew.add, [core.cast(t, x.dtype) for t in ties])
-    return reduce(ew.add, [ew.where(t, d, 0) for t, d in zip(ties, moved)]) / count  # type: ignore[operator]
+    return reduce(ew.add, [_at(places, n, t) for n, t in enumerate(moved)])
 
 
 MAX_POOL = primitive("max_pool", "library", infer=_infer, eager=_eagerly(_largest_of_taps), vjp=_max_vjp, jvp=_max_jvp,
@@ -179,8 +183,8 @@ def max_pool2d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "val
 
     window, strides: an int, or one for each dim; strides are the window if not given. padding: "valid" (none), "same"
     (so that the result has the size of x divided by the stride, rounded up), an int, or a pair (before, after) for each
-    dim; what is put around x is never the largest. The gradient goes in equal parts to the elements that share the
-    largest value.
+    dim; what is put around x is never the largest. The gradient goes to the largest element, the first in row-major
+    order if several are.
 
     Raises ValueError if a window reaches further than x with its padding.
 

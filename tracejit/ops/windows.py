@@ -6,7 +6,7 @@ which positions, for what goes back from windows to positions. Movement ops:
 
     shear        y[q, t] = x[q * step + t * dilation, t]
     unshear      its transpose: y[p, t] = x[q, t] where p = q * step + t * dilation, 0 where there is no such q
-    interleave   y[u * step + k] = xs[k][u]
+    interleave   y[u * step + k] = xs[k][u], as far as y goes
 
 Read next: `convolution.py`, `pooling.py`.
 """
@@ -134,40 +134,47 @@ UNSHEAR = primitive("unshear", "movement", infer=_unshear_infer, eager=_unshear_
 
 
 # -- tensors between each other ----------------------------------------------------------------------------------------
-def _interleave_infer(*xs: Type, steps: Ints) -> Type:
+def _interleave_infer(*xs: Type, steps: Ints, shape: Ints) -> Type:
     first = xs[0] if xs else None
-    if first is None or len(xs) != math.prod(steps) or len(steps) != first.ndim or any(x != first for x in xs):
-        raise ValueError(f"interleave: {len(xs)} tensors of types {xs} do not go into steps {steps}")
-    return Type(tuple(n * step for n, step in zip(first.shape, steps)), first.dtype)
+    if first is None or len(xs) != math.prod(steps) or not len(steps) == len(shape) == first.ndim \
+            or any(x != first for x in xs) or any(-(-m // step) != n for m, n, step in zip(shape, first.shape, steps)):
+        raise ValueError(f"interleave: {len(xs)} tensors of types {xs} do not go into shape {shape} by steps {steps}")
+    return Type(shape, first.dtype)
 
 
-def _interleave_eager(*xs: np.ndarray, steps: Ints) -> np.ndarray:
-    out = np.empty(tuple(n * step for n, step in zip(xs[0].shape, steps)), xs[0].dtype)
+def _interleave_eager(*xs: np.ndarray, steps: Ints, shape: Ints) -> np.ndarray:
+    out = np.empty(shape, xs[0].dtype)
     for x, starts in zip(xs, itertools.product(*map(range, steps))):
-        out[tuple(slice(start, None, step) for start, step in zip(starts, steps))] = x
+        part = out[tuple(slice(start, None, step) for start, step in zip(starts, steps))]
+        part[...] = x[tuple(map(slice, part.shape))]
     return out
 
 
-def _interleave_index(coords: Sequence[Index], types: Sequence[Type], *, steps: Ints) -> list[Part]:
+def _interleave_index(coords: Sequence[Index], types: Sequence[Type], *, steps: Ints, shape: Ints) -> list[Part]:
     at = tuple(c // step for c, step in zip(coords, steps))
     return [Part(k, at, tuple(Guard(c % step, start, start + 1)
                               for c, step, start in zip(coords, steps, starts) if step > 1))
             for k, starts in enumerate(itertools.product(*map(range, steps)))]
 
 
-def _interleave_transpose(g: Tensor, *xs: Type, steps: Ints) -> tuple[Tensor, ...]:
-    return tuple(window(g, starts, xs[0].shape, steps) if xs[0].size else reshaped(g, xs[0].shape)
-                 for starts in itertools.product(*map(range, steps)))
+def _interleave_transpose(g: Tensor, *xs: Type, steps: Ints, shape: Ints) -> tuple[Tensor, ...]:
+    found = []
+    for starts in itertools.product(*map(range, steps)):
+        sizes = tuple(-(-(n - start) // step) for n, start, step in zip(shape, starts, steps))
+        seen = window(g, starts, sizes, steps) if g.size else reshaped(g, xs[0].shape)
+        found.append(seen if seen.shape == xs[0].shape else embed(seen, xs[0].shape, (0,) * len(steps)))
+    return tuple(found)
 
 
 INTERLEAVE = primitive("interleave", "movement", infer=_interleave_infer, eager=_interleave_eager,
                        index=_interleave_index, transpose=_interleave_transpose,
-                       doc="Along each dim, elements of `steps` tensors in turn: y[u * step + k] = xs[k][u].")
+                       doc="Along each dim, elements of `steps` tensors in turn: y[u * step + k] = xs[k][u], where there "
+                           "is such an element of y, which has `shape`.")
 
 
-def interleaved(ts: Sequence[Tensor], steps: Ints) -> Tensor:
+def interleaved(ts: Sequence[Tensor], steps: Ints, shape: Ints) -> Tensor:
     """Tensors of one type, one element of each in turn along every dim; the last dim's step counts fastest."""
-    return ts[0] if len(ts) == 1 else apply(INTERLEAVE, ts, {"steps": steps})
+    return ts[0] if len(ts) == 1 else apply(INTERLEAVE, ts, {"steps": steps, "shape": shape})
 
 
 # -- windows of a tensor -----------------------------------------------------------------------------------------------
@@ -275,17 +282,17 @@ class Reach:
 
     def whole(self, found: Sequence[Tensor]) -> Tensor:
         """Tensors for all positions from those for each set."""
-        out = interleaved(found, (1, *self.steps, 1))
-        return window(out, (0,) * out.ndim, (out.shape[0], *self.extents, out.shape[-1]))
+        shape = found[0].shape[0], *self.extents, found[0].shape[-1]
+        return interleaved(found, (1, *self.steps, 1), shape)
 
     def summed(self, terms: Sequence[Tensor], term: Callable[[Ints, list[Tensor]], Tensor]) -> Tensor:
-        """At each position the sum over the windows over it. terms: what there is for each window; term(rests, terms)
-        gives the term of windows at the positions `rests`, rests + steps, ..."""
+        """At each position the sum over the windows over it. terms: what there is for each window; term(tap, terms)
+        gives the term of windows that have the position at this place."""
         around, found = [self.around(t) for t in terms], []
         for chosen in self.sets:
-            rests = tuple(s.rest for s in chosen)
-            parts = [term(rests, [self.seen(t, [s.start - i * s.apart for s, i in zip(chosen, each)], self.counts)
-                                  for t in around])
+            parts = [term(tuple(s.tap(i) for s, i in zip(chosen, each)),
+                          [self.seen(t, [s.start - i * s.apart for s, i in zip(chosen, each)], self.counts)
+                           for t in around])
                      for each in itertools.product(*(range(s.count) for s in chosen))]
             nothing = core.full(0, (around[0].shape[0], *self.counts, around[0].shape[-1]), around[0].dtype)
             found.append(reduce(ew.add, parts) if parts else nothing)
