@@ -1,4 +1,5 @@
-"""Convolutions and pooling, channels last, alone and with gradients; PyTorch gets its own layout, channels last too.
+"""Convolutions, by channel too, and pooling, channels last, alone and with gradients; PyTorch gets its own layout,
+channels last too.
 
 A gradient here is that of a sum of the result times fixed numbers, with respect to x and the kernel.
 """
@@ -15,6 +16,7 @@ class Convolution(Workload):
 
     tolerance = 1e-4
     shared = ()
+    groups = 1
 
     def __init__(self, batch: int, size: int, channels: int, outputs: int, window: int, stride: int,
                  gradient: bool) -> None:
@@ -36,22 +38,28 @@ class Convolution(Workload):
                 for i in range(window) for j in range(window)}
 
         def convolution(x, k, w):
-            return np.maximum(sum(x[cut] @ k[tap] for tap, cut in cuts.items()), 0)
+            return np.maximum(sum(self.product(x[cut], k[tap]) for tap, cut in cuts.items()), 0)
 
         def gradients(x, k, w):
             dx, dk = np.zeros_like(x), np.zeros_like(k)
             for tap, cut in cuts.items():
-                dx[cut] += w @ k[tap].T
-                dk[tap] = x[cut].reshape(-1, x.shape[-1]).T @ w.reshape(-1, w.shape[-1])
+                dx[cut] += self.product(w, k[tap] if self.groups > 1 else k[tap].T)
+                dk[tap] = self.kernel_product(x[cut], w)
             return dx, dk
 
         return gradients if self.gradient else convolution
+
+    def product(self, x, k):
+        return x @ k
+
+    def kernel_product(self, x, w):
+        return x.reshape(-1, x.shape[-1]).T @ w.reshape(-1, w.shape[-1])
 
     def tracejit(self, peer):
         tj = peer.xp
 
         def convolution(x, k):
-            return tj.nn.conv2d(x, k, strides=self.stride)
+            return tj.nn.conv2d(x, k, strides=self.stride, groups=self.groups)
 
         if not self.gradient:
             return tj.function(lambda x, k, w: tj.relu(convolution(x, k)))
@@ -65,7 +73,8 @@ class Convolution(Workload):
             return t.permute(order)
 
         def convolution(x, k):
-            y = torch.nn.functional.conv2d(seen(x, (0, 3, 1, 2)), seen(k, (3, 2, 0, 1)), stride=self.stride)
+            y = torch.nn.functional.conv2d(seen(x, (0, 3, 1, 2)), seen(k, (3, 2, 0, 1)), stride=self.stride,
+                                           groups=self.groups)
             return y.permute(0, 2, 3, 1)
 
         if not self.gradient:
@@ -86,11 +95,28 @@ class Convolution(Workload):
 
         def convolution(x, k):
             dims = jax.lax.conv_dimension_numbers(x.shape, k.shape, ("NHWC", "HWIO", "NHWC"))
-            return jax.lax.conv_general_dilated(x, k, (self.stride,) * 2, "VALID", dimension_numbers=dims)
+            return jax.lax.conv_general_dilated(x, k, (self.stride,) * 2, "VALID", dimension_numbers=dims,
+                                                feature_group_count=self.groups)
 
         if not self.gradient:
             return peer.jit(lambda x, k, w: jnp.maximum(convolution(x, k), 0))
         return peer.jit(jax.grad(lambda x, k, w: (convolution(x, k) * w).sum(), (0, 1)))
+
+
+class Depthwise(Convolution):
+    """relu of a convolution of each channel by itself, or its gradients."""
+
+    def __init__(self, batch: int, size: int, channels: int, window: int, stride: int, gradient: bool) -> None:
+        super().__init__(batch, size, 1, channels, window, stride, gradient)
+        self.x, self.groups = (batch, size, size, channels), channels
+        by = f", stride {stride}" if stride > 1 else ""
+        self.name = f"{'gradients of ' * gradient}depthwise conv {window}x{window}{by}, {'x'.join(map(str, self.x))}"
+
+    def product(self, x, k):
+        return x * k[0]
+
+    def kernel_product(self, x, w):
+        return (x * w).sum((0, 1, 2))[None]
 
 
 class Pool(Workload):
@@ -169,6 +195,8 @@ class Pool(Workload):
 _ALL = (
     *(Convolution(*sizes, gradient) for sizes in ((32, 28, 1, 16, 3, 1), (32, 26, 16, 16, 3, 1), (8, 56, 64, 64, 3, 1),
                                                   (8, 56, 64, 128, 3, 2), (8, 56, 64, 256, 1, 1))
+      for gradient in (False, True)),
+    *(Depthwise(*sizes, gradient) for sizes in ((8, 56, 64, 3, 1), (8, 57, 64, 3, 2), (8, 28, 256, 5, 1))
       for gradient in (False, True)),
     *(Pool(kind, window, gradient) for kind in ("max", "mean") for window in (2, 3) for gradient in (False, True)),
 )

@@ -184,7 +184,7 @@ def max_pool2d(x: Any, window: Any = 2, strides: Any = None, padding: Any = "val
     window, strides: an int, or one for each dim; strides are the window if not given. padding: "valid" (none), "same"
     (so that the result has the size of x divided by the stride, rounded up), an int, or a pair (before, after) for each
     dim; what is put around x is never the largest. The gradient goes to the largest element, the first in row-major
-    order if several are.
+    order if several are (in equal parts to them, as that of `tj.max`, if a window has more than 32 elements).
 
     Raises ValueError if a window reaches further than x with its padding.
 
