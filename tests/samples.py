@@ -282,7 +282,8 @@ MAKERS: dict[str, Maker] = {
     "iota": lambda d, random: [Sample((), {"shape": (3, 4), "axis": a, "dtype": d.name})
                                for a in (0, 1) if d.kind in "iuf"],
     "interleave": lambda d, random: [Sample((random((2, 3)), random((2, 3))), {"steps": (1, 2), "shape": (2, 6)}),
-                                     Sample(tuple(random((2, 1)) for _ in range(6)), {"steps": (3, 2), "shape": (5, 1)}),
+                                     Sample(tuple(random((2, 1)) for _ in range(6)),
+                                            {"steps": (3, 2), "shape": (5, 1)}),
                                      Sample((random((0, 2)), random((0, 2))), {"steps": (2, 1), "shape": (0, 2)})],
     "matmul": _square_matrices, "max_pool": _pools, "sum_pool": _pools,
     "random_bits": _random_bits, "random_mask": _random_mask,

@@ -367,8 +367,8 @@ def _from_pickle(value: np.ndarray) -> Tensor:
 
 
 def to_array(value: Any, dtype: Any = None) -> np.ndarray:
-    """A fresh or read-only array for a Python value: numbers and lists get the default dtypes, arrays keep theirs. Large
-    ones lie where vectors are best read."""
+    """A fresh or read-only array for a Python value: numbers and lists get the default dtypes, arrays keep theirs.
+    Large ones lie where vectors are best read."""
     dtype = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, (np.ndarray, np.generic)):
         dtype = dtype or dtypes.as_dtype(value.dtype)

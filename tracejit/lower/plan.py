@@ -50,12 +50,12 @@ class Gemm:
 
     View strides cover (*batch, rows, columns), in elements of `dtype`; for a and b one of the last two is 1 (or that
     extent is 1), a batch stride may be 0. c is contiguous. then: a kernel that works on rows of c, run on each panel of
-    them at once. apart: each column by itself, as if it were a batch of its own: a is [batch, m, k, n], its columns next
-    to each other.
+    them at once. apart: each column by itself, as if it were a batch of its own: a is [batch, m, k, n], its columns
+    next to each other.
 
     Windows of a picture are a matrix whose rows and columns go over several dims: `rows` are the extents that make up m
-    in a, `inner` those that make up k in a and in b (if either is given, or columns are apart, both are). Then a may have any strides, and b
-    has columns next to each other, or rows that are evenly spaced.
+    in a, `inner` those that make up k in a and in b (if either is given, or columns are apart, both are). Then a may
+    have any strides, and b has columns next to each other, or rows that are evenly spaced.
     """
 
     dtype: np.dtype

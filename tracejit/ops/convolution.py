@@ -99,8 +99,8 @@ def _rows(x: np.ndarray, sizes: Ints, steps: Ints, dilations: Ints, groups: int)
 
 
 def _by_channel(inputs: int, outputs: int, groups: int) -> int:
-    """If each group goes from one channel to few, or from few to one, how many: then every pair is a column of a product
-    of columns. Else 0."""
+    """If each group goes from one channel to few, or from few to one, how many: then every pair is a column of a
+    product of columns. Else 0."""
     ways = inputs // groups, outputs // groups
     return max(ways) if groups > 1 and min(ways) == 1 and max(ways) <= FEW_CHANNELS else 0
 
@@ -285,9 +285,12 @@ def _in_parts(product: Callable[[Tensor, Tensor], Tensor], a: Tensor, axis: int,
     parts, of_b = _parts(dims, results), b.ndim - 2
     if parts <= 1:
         return product(a, b)
-    a, b = (reshaped(t, (*t.shape[:d], parts, t.shape[d] // parts, *t.shape[d + 1:])) for t, d in ((a, axis), (b, of_b)))
-    a, b = (permuted(t, moved_axis(t.ndim, d, 0)) for t, d in ((a, axis), (b, of_b)))
-    return total(product(a, b), axis=0, dtype=b.dtype)
+
+    def cut(t: Tensor, d: int) -> Tensor:
+        apart = reshaped(t, (*t.shape[:d], parts, t.shape[d] // parts, *t.shape[d + 1:]))
+        return permuted(apart, moved_axis(apart.ndim, d, 0))
+
+    return total(product(cut(a, axis), cut(b, of_b)), axis=0, dtype=b.dtype)
 
 
 def _parts(dims: Ints, results: int) -> int:

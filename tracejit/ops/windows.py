@@ -168,8 +168,8 @@ def _interleave_transpose(g: Tensor, *xs: Type, steps: Ints, shape: Ints) -> tup
 
 INTERLEAVE = primitive("interleave", "movement", infer=_interleave_infer, eager=_interleave_eager,
                        index=_interleave_index, transpose=_interleave_transpose,
-                       doc="Along each dim, elements of `steps` tensors in turn: y[u * step + k] = xs[k][u], where there "
-                           "is such an element of y, which has `shape`.")
+                       doc="Along each dim, elements of `steps` tensors in turn: y[u * step + k] = xs[k][u], where "
+                           "there is such an element of y, which has `shape`.")
 
 
 def interleaved(ts: Sequence[Tensor], steps: Ints, shape: Ints) -> Tensor:

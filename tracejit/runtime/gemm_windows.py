@@ -1,6 +1,7 @@
 """Products whose rows, or whose sums, go over several dims: windows of a picture as a matrix, without writing it out.
 
-In: a `Gemm` with `rows` or `inner`, or columns apart. Out: a `NativeCall`, whose items and panels are those of other products.
+In: a `Gemm` with `rows` or `inner`, or with columns apart. Out: a `NativeCall`, whose items and panels are those of
+other products.
 
 Rows of a fall in lines of equal distance, each line at an offset of its own; so does what is summed over in runs, each
 at offsets of its own in a and in b. A tile finds its rows through a table of addresses, and walks run by run with its
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 DEPTH = 512  # of one walk, at most, if its runs are not longer: a strip of b that deep stays in the first cache
 I8 = ir.IntType(8)
 BLOCK = 24  # rows whose addresses are found at once: a multiple of the height of every tile
+WAYS = ("along", "across", "even", "any")  # that tiles read a, see `window_tile`
 LOW = 4  # rows of the lowest tiles
 UNROLL = 4  # columns of a that a tile takes at once where they are contiguous
 GROUP = 4  # rows of a whose addresses are in registers at once, about
@@ -240,7 +242,7 @@ class _Windows(Writer):
     def _emit_product(self) -> None:
         heights = {1: (self.rows * self.vectors, self.rows, LOW), self.vectors: (self.rows, LOW)}
         tiles = {(way, vectors, h): self.window_tile(h, vectors, way)
-                 for vectors, hs in heights.items() for h in hs for way in ("along", "across", "even", "any")
+                 for vectors, hs in heights.items() for h in hs for way in WAYS
                  if way == "any" or (way == "even" and vectors > 1 and h == hs[0])
                  or (not self.apart and h == hs[0] and (way == "across" or (way == "along" and vectors == 1)))}
         f = Code(self.module, "product", 3, local=False)
@@ -289,8 +291,9 @@ class _Windows(Writer):
                                     taken = reduce(or_, ways.values(), Value(f, I1(0)))
                                     for way, here in (*ways.items(), ("any", taken == 0)):
                                         with f.when(here):
-                                            f.call(tiles[way, vectors, h], places + i.get() * 8, column, a_row, a_column,
-                                                   starts + start * 16, run, length, strip, b_row, c + (block + i.get()) * c_row + j * size, c_row, height - i.get(),
+                                            f.call(tiles[way, vectors, h], places + i.get() * 8, column, a_row,
+                                                   a_column, starts + start * 16, run, length, strip, b_row,
+                                                   c + (block + i.get()) * c_row + j * size, c_row, height - i.get(),
                                                    left, start)
                                     i.set(i.get() + h)
 
