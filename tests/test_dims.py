@@ -521,3 +521,15 @@ def test_writes_to_arguments_of_changing_sizes_share_a_trace() -> None:
             f(a), write(wanted)
             np.testing.assert_array_equal(a, wanted)
         assert f.trace_count == 2
+
+
+@pytest.mark.parametrize("f", [
+    lambda xp, x: xp.split(x, [1, -2])[1], lambda xp, x: xp.pad(x, ((2, 1), (0, 2)), "edge"),
+    lambda xp, x: xp.insert(x, -1, 5.0, axis=0), lambda xp, x: xp.delete(x, -2, axis=0), lambda xp, x: xp.delete(x, 3),
+])  # fmt: skip
+def test_cuts_and_edges_take_any_size(f: Callable[..., Any]) -> None:
+    compiled = tj.function(lambda x: f(tj, x))
+    for n in (6, 9, 12, 30):
+        x = np.random.default_rng(n).normal(size=(n, 4))
+        np.testing.assert_array_equal(compiled(x).numpy(), f(np, x))
+    assert compiled.trace_count == 2

@@ -354,19 +354,21 @@ def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
     """
     t = strong(x)
     t, k = (ravel(t), 0) if axis is None else (t, normalize_axis("insert", axis, t.ndim))
-    n = operator.index(t.shape[k])
+    n = t.shape[k]
     v = cast(as_tensor(values), t.dtype)
     v = reshaped(v, (1,) * (t.ndim - v.ndim) + v.shape)
     places = np.arange(n)[obj] if isinstance(obj, slice) else np.asarray(obj)
     places = np.flatnonzero(places) if places.dtype.kind == "b" else places
     if places.size and (places.dtype.kind not in "iu" or places.ndim > 1):
         raise IndexError(f"insert: places must be integers, got {obj!r}")
+    if places.size and not (-n <= int(places.min()) and int(places.max()) <= n):
+        raise IndexError(f"insert: place {obj!r} is out of bounds for axis {k} of size {n}")
     if not places.ndim:  # a single place takes them all
         v = permuted(v, moved_axis(t.ndim, 0, k))
-        places = np.repeat(places, operator.index(v.shape[k]))
-    places = places.astype(np.int64)
-    if places.size and not -n <= places.min() <= places.max() <= n:
-        raise IndexError(f"insert: place {obj!r} is out of bounds for axis {k} of size {n}")
+        v = core.broadcast_to(v, (*t.shape[:k], v.shape[k], *t.shape[k + 1:]))
+        place = int(places) + n if places < 0 else int(places)
+        return joined([along(t, k, 0, place), v, along(t, k, place, n - place)], k)
+    n, places = operator.index(n), places.astype(np.int64)
     v = core.broadcast_to(v, (*t.shape[:k], places.size, *t.shape[k + 1:]))
     places = np.where(places < 0, places + n, places)
     shown = np.insert(np.arange(n), places, np.arange(n, n + places.size))
@@ -382,7 +384,14 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> Tensor:
     """
     t = strong(x)
     t, k = (ravel(t), 0) if axis is None else (t, normalize_axis("delete", axis, t.ndim))
-    left = np.delete(np.arange(operator.index(t.shape[k])), np.asarray(obj) if isinstance(obj, Tensor) else obj)
+    n = t.shape[k]
+    if hasattr(obj, "__index__") and not isinstance(obj, (bool, np.bool_)) and np.ndim(obj) == 0:
+        place = operator.index(obj)
+        if not -n <= place < n:
+            raise IndexError(f"delete: index {place} is out of bounds for axis {k} with size {n}")
+        place = place + n if place < 0 else place
+        return joined([along(t, k, 0, place), along(t, k, place + 1, n - 1 - place)], k)
+    left = np.delete(np.arange(operator.index(n)), np.asarray(obj) if isinstance(obj, Tensor) else obj)
     return alias(shown_along(t, k, left))
 
 
