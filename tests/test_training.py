@@ -245,8 +245,13 @@ def test_weights_of_samples_and_classes(data: Any) -> None:
         tj.random.seed(3)
         results.append(model.fit(images, labels, epochs=2, verbose=0, **options).history["loss"])
     np.testing.assert_allclose(*results, rtol=1e-5)
-    plain, weighted = (model.evaluate(images, labels, sample_weight=w, verbose=0)[0] for w in (None, weights))
-    assert plain != weighted
+    plain, weighted = (model.evaluate(images, labels, sample_weight=w, verbose=0) for w in (None, weights))
+    assert plain[0] != weighted[0] and plain[1] == weighted[1]
+    model.compile("sgd", model._training.loss, ["accuracy"], weighted_metrics=["acc"])
+    found = model.evaluate(images, labels, sample_weight=weights, verbose=0, return_dict=True)
+    right = model.predict(images, verbose=0).argmax(axis=-1) == labels
+    assert found["accuracy"] == pytest.approx(right.mean())
+    assert found["acc"] == pytest.approx(np.average(right, weights=weights)) and found["acc"] != found["accuracy"]
 
 
 def test_several_inputs_and_outputs() -> None:
@@ -613,7 +618,7 @@ def test_masks_reach_losses_and_metrics(eager: bool) -> None:
     model = tj.Sequential(
         [layer.Embedding(6, 4, mask_zero=True), layer.LSTM(3, return_sequences=True), layer.Dense(1)]
     )
-    model.compile("sgd", "mse", ["mae"], run_eagerly=eager)
+    model.compile("sgd", "mse", weighted_metrics=["mae"], run_eagerly=eager)
     first = model.fit(ids, y, verbose=0).history["loss"][0]
     assert first < 100
     error = (model.predict(ids, verbose=0) - y)[..., 0]

@@ -56,12 +56,15 @@ class Model(Layer):
         metrics: Any = (),
         run_eagerly: bool = False,
         loss_weights: Any = None,
+        weighted_metrics: Any = (),
     ) -> None:
         """Say what the model is trained with: an optimizer, a loss (for several outputs a tuple or dict of them, which
         are added, each times its number in `loss_weights`) and metrics (for several outputs a list of lists, or a
-        dict), each by name or as an object. Logs have the names that metrics were given by, after that of the output.
-        run_eagerly: steps stay plain Python, for `pdb` and `print`."""
-        self._training = training.Training(optimizer, loss, metrics or (), run_eagerly, loss_weights)
+        dict), each by name or as an object; the weights of samples and classes count in `weighted_metrics` only. Logs
+        have the names that metrics were given by, after that of the output. run_eagerly: steps stay plain Python, for
+        `pdb` and `print`."""
+        watched = metrics or (), weighted_metrics or ()
+        self._training = training.Training(optimizer, loss, *watched, run_eagerly, loss_weights)
         self._optimizer = None
 
     def _compiled(self, what: str) -> training.Training:
@@ -159,8 +162,9 @@ class Model(Layer):
         t = self._compiled("compute_metrics")
         t.mean_loss.update_state(loss, sample_weight=_rows(x))
         mask = self.compute_mask(x) if t.metrics else None
-        for m, output in zip(t.metrics, t.of_output):
-            true, pred, weight, kept = (_of_output(part, output) for part in (y, y_pred, sample_weight, mask))
+        for m, output, weighted in zip(t.metrics, t.of_output, t.weighted):
+            given = sample_weight if weighted else None
+            true, pred, weight, kept = (_of_output(part, output) for part in (y, y_pred, given, mask))
             if kept is not None:
                 real = cast(kept, default_float())
                 weight = real if weight is None else real * aligned(real, weight)

@@ -27,7 +27,9 @@ from tracejit.trees import flatten, unflatten
 class Training:
     """What a model is trained with."""
 
-    def __init__(self, optimizer: Any, loss: Any, metrics_: Any, run_eagerly: bool, loss_weights: Any):
+    def __init__(
+        self, optimizer: Any, loss: Any, metrics_: Any, weighted_metrics: Any, run_eagerly: bool, loss_weights: Any
+    ):
         self.optimizer = optimizers.get(optimizer)
         self.loss: Any = None
         if isinstance(loss, dict):
@@ -40,7 +42,10 @@ class Training:
             raise ValueError(f"compile: loss must be a loss, or one for each output, got {loss!r}")
         self.loss_weights = None if loss_weights is None else _loss_weights(loss_weights, self.loss)
         self.mean_loss = metrics.Mean(name="loss")
-        self.metrics, self.of_output = _metrics(metrics_, self.loss)
+        watched, weighted = _metrics(metrics_, self.loss), _metrics(weighted_metrics, self.loss)
+        self.metrics = [m for m, _ in (*watched, *weighted)]
+        self.of_output = [output for _, output in (*watched, *weighted)]  # what each looks at
+        self.weighted = [False] * len(watched) + [True] * len(weighted)
         names = ["loss", *(m.name for m in self.metrics)]
         double = {n for n in names if names.count(n) > 1}
         if double:
@@ -61,8 +66,8 @@ def _loss_weights(given: Any, loss: Any) -> dict[Any, float]:
     return {k: number("compile", f"loss_weights[{k!r}]", found[k]) for k in wanted}
 
 
-def _metrics(given: Any, loss: Any) -> tuple[list[metrics.Metric], list[Any]]:
-    """Metrics, and for each the output it looks at: None for all there is, else its name or position."""
+def _metrics(given: Any, loss: Any) -> list[tuple[metrics.Metric, Any]]:
+    """Metrics, each with the output it looks at: None for all there is, else its name or position."""
     if isinstance(loss, losses.Loss) or loss is None:
         by_output: dict[Any, Any] = {None: given}
     else:
@@ -73,8 +78,7 @@ def _metrics(given: Any, loss: Any) -> tuple[list[metrics.Metric], list[Any]]:
             kind = f"a dict with names among {outputs}" if isinstance(loss, dict) else f"a list of {len(outputs)} lists"
             raise ValueError(f"compile: with several losses metrics must be {kind}, got {given!r}")
         by_output = given if isinstance(given, dict) else {}
-    found: list[metrics.Metric] = []
-    outputs_of: list[Any] = []
+    found: list[tuple[metrics.Metric, Any]] = []
     for output, some in by_output.items():
         if isinstance(some, Mapping):
             raise TypeError(f"compile: metrics must be a list of names, functions and metrics, got {some!r}")
@@ -84,9 +88,8 @@ def _metrics(given: Any, loss: Any) -> tuple[list[metrics.Metric], list[Any]]:
                 made.name = m
             if output is not None:
                 made.name = f"{output}_{made.name}"
-            found.append(made)
-            outputs_of.append(output)
-    return found, outputs_of
+            found.append((made, output))
+    return found
 
 
 def step_function(model: Any, kind: str) -> Callable[..., Any]:
