@@ -308,3 +308,16 @@ def test_a_result_is_never_its_argument(way: Callable[..., Any], dtype: str, nam
     same(t, x * 2)
     same(before, x * 2)
     assert (u[0] == -1).all() and (u[1] == t[1]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "complex64"])
+def test_transposes_of_odd_sizes_beside_other_reads(dtype: str) -> None:
+    def both(x: Any, y: Any) -> Any:
+        return x.T + y, x.T[::-1] - y[:, ::-1]
+
+    f = tj.function(both)
+    for shape in ((0, 3), (1, 1), (8, 300), (65, 130), (64, 64), (129, 33)):
+        r = np.random.default_rng(0)
+        x, y = (r.integers(-20, 20, s).astype(dtype) for s in (shape, shape[::-1]))
+        for got, wanted in zip(f(x, y), both(x, y), strict=True):
+            np.testing.assert_array_equal(np.asarray(got), wanted)
