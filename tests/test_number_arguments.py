@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -168,3 +169,17 @@ def test_pow_with_a_modulus_says_what_to_write() -> None:
     with pytest.raises(TypeError, match=r"takes no modulus; write t \*\* n % m"):
         pow(tj.constant(2), 2, 5)
     assert int(pow(tj.constant(2), 3)) == 8
+
+
+@pytest.mark.parametrize("f, values", [
+    (lambda a, n: tj.zeros(n) + a[:n].sum(), (4, 5, 4)), (lambda a, n: a.reshape(n, -1), (3, 2, 3)),
+    (lambda a, n: a.reshape(2, 3).sum(axis=n), (0, 1, 0)), (lambda a, n: [a, a * 2][n], (1, 0, 1)),
+    (lambda a, n: tj.concat([a] * int(n * 2)), (1, 2, 1)),
+])  # fmt: skip
+def test_numpy_scalars_are_known_where_python_needs_them(f: Callable[..., Any], values: tuple[int, ...]) -> None:
+    compiled, a = tj.function(f), tj.asarray(np.arange(6.0))
+    for n in values:
+        np.testing.assert_array_equal(compiled(a, np.int64(n)).numpy(), f(a, np.int64(n)).numpy())
+    assert compiled.trace_count == 2  # one for each value
+    scale = tj.function(lambda a, n: a * n if n > 3 else a)
+    assert [float(scale(a, np.float32(k))[1]) for k in (1, 5, 7, 2)] == [1, 5, 7, 1] and scale.trace_count == 1

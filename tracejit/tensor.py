@@ -38,8 +38,8 @@ class Recorder(Protocol):
         TracerError naming the argument, the line and the rewrite."""
         ...
 
-    def knows(self, tensor: Tensor) -> bool:
-        """Whether `concrete` has an answer."""
+    def knows(self, tensor: Tensor, scalars: bool = False) -> bool:
+        """Whether `concrete` has an answer, without NumPy scalars or with them."""
         ...
 
     def read(self, tensor: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def first_span(index: Any, shape: tuple[int, ...]) -> tuple[int, Any, Tensor] | 
 
 
 def _unknown(bound: Any) -> bool:
-    return isinstance(bound, Tensor) and (bound._place or not state.trace.knows(bound))  # type: ignore[union-attr]
+    return isinstance(bound, Tensor) and (bound._place or not state.trace.knows(bound, scalars=True))  # type: ignore[union-attr]
 
 
 def _dims(item: Any) -> int:

@@ -450,6 +450,8 @@ def _stand_ins(
                 shape = tuple(n.fix() if type(n) is Dim else n for n in shape)
             of = Type(shape, dtypes.as_dtype(x.dtype))
             stand_in = trace.adopt(x, of, label) if itself else trace.input(of, label)
+            if isinstance(x, np.generic):
+                trace.scalars[trace.inputs[-1]] = x
         stand_ins.append(stand_in)
         if len(trace.inputs) > known:
             starts[k] = trace.inputs[-1]

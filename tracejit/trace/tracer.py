@@ -66,7 +66,8 @@ class Trace:
         self.own: set[Node] = set()
         self.captured: dict[int, Captured] = {}  # by id of the handle
         self.numbers: dict[Node, int | float | complex] = {}  # inputs that are Python numbers, and their values now
-        self.needed: dict[Node, int | float | complex] = {}  # those whose value the program needs
+        self.scalars: dict[Node, np.generic] = {}  # inputs that are NumPy scalars: Python sees them only if it has to
+        self.needed: dict[Node, int | float | complex | np.generic] = {}  # those whose value the program needs
         self._originals: dict[
             int, tuple[Tensor, Any]
         ] = {}  # by id of a written handle from outside: it, and its value before
@@ -251,18 +252,32 @@ class Trace:
             return self._read_captured(tensor, purpose) if self.outer is None else self.outer.concrete(tensor, purpose)
         found = self._compute(value, self._known)  # type: ignore[arg-type]
         if found is None:
+            found = self._from_scalars(value)  # type: ignore[arg-type]
+        if found is None:
             raise self._unknown(tensor, purpose)
         for node in reachable([value]):  # type: ignore[list-item]
             if node in self.numbers:
                 self.needed[node] = self.numbers[node]
+            elif node in self.scalars:
+                self.needed[node] = self.scalars[node]
             elif node.op is INPUT and (handle := self._known_outside(node)) is not None:
                 self.outer.concrete(handle, purpose)  # type: ignore[union-attr]
         return found
 
-    def knows(self, tensor: Tensor) -> bool:
-        """Whether `concrete` has an answer."""
+    def knows(self, tensor: Tensor, scalars: bool = False) -> bool:
+        """Whether `concrete` has an answer, without NumPy scalars or with them."""
         value = tensor._value
-        return self._look(value) is not None if value.__class__ is Node else value.size <= GUARD_LIMIT
+        if value.__class__ is not Node:
+            return value.size <= GUARD_LIMIT
+        known = self._look(value) is not None
+        return known or (scalars and value in self.own and self._from_scalars(value) is not None)  # type: ignore[operator]
+
+    def _from_scalars(self, node: Node) -> np.ndarray | None:
+        """The value of a node that depends on NumPy scalars and Python numbers only."""
+        if not self.scalars:
+            return None
+        known = {n: v for n, v in self._known.items() if v is not None}
+        return self._compute(node, {**known, **{n: np.asarray(x) for n, x in self.scalars.items()}})
 
     def _look(self, node: Any) -> np.ndarray | None:
         """The value of a node of this trace or one around it, if it depends on Python numbers only."""
