@@ -168,7 +168,7 @@ def test_structures_control_flow_and_random_numbers(tmp_path: Path) -> None:
 def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.tj"
     with pytest.raises(tj.TracerError, match=r"dim 0 of 'a' cannot be left open"):
-        tj.export(lambda a: a * len(a), tj.spec((None,), F32), path)
+        tj.export(lambda a: a * sum(range(a.shape[0])), tj.spec((None,), F32), path)
     with pytest.raises(tj.TracerError, match="calls back into Python"):
         tj.export(lambda a: tj.py_function(np.sin, [a], tj.spec((3,), F32)), tj.spec((3,), F32), path)
     with pytest.raises(TypeError, match="a result is a object"):
