@@ -79,6 +79,55 @@ def test_methods_change_slots() -> None:
     same(f, t(3.0), t(-3.0), t(9.0))
 
 
+def test_classes_and_functions_as_state() -> None:
+    def f(x):
+        class Count:
+            n = 0
+
+            @classmethod
+            def inc(cls) -> None:
+                cls.n += 1
+
+        def g(v):
+            g.calls += 1
+            return v
+
+        g.calls = 0
+        if x > 0:
+            Count.inc()
+            g(x)
+        while x < 10:
+            Count().inc()
+            x = g(x + 4)
+        return Count.n, g.calls
+
+    same(f, t(3.0), t(-3.0), t(11.0))
+
+
+def test_lists_and_objects_inside_containers() -> None:
+    def f(x):
+        grid, accounts = [[x * 1, x * 2], [x * 3, x * 4]], {"a": Account(x), "b": (Account(x), x)}
+        row = grid[1]
+
+        def swapped(grid):
+            grid[0][1], grid[1][0] = grid[1][0], grid[0][1]
+
+        if x > 0:
+            grid[1][0] = grid[0][1] * 10
+            accounts["a"].add(x)
+        if x > 1:
+            swapped(grid)
+            accounts["b"][0].add(x)
+        while x < 20:
+            grid[0][0] = grid[0][0] + 1
+            accounts["a"].add(x)
+            x = x * 2 + 5
+        row[1] = row[1] * 2
+        return grid, accounts["a"].total, accounts["a"].count, accounts["b"][0].count
+
+    same(f, t(3.0), t(-3.0), t(0.5), t(30.0))
+
+
 def test_functions_change_containers_that_they_get() -> None:
     def f(x):
         d, items, line = {"sum": x}, [x, x + 1], collections.deque([x])

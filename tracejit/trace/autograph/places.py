@@ -112,14 +112,57 @@ class Contents(Place):
         self.container = container
 
     def get(self) -> Any:
-        return self.container.copy()
+        c = self.container
+        if isinstance(c, dict):
+            found = c.copy()
+            for k, v in c.items():
+                found[k] = _itself(v)
+            return found
+        return type(c)(map(_itself, c)) if type(c) is list else c.copy()
 
     def set(self, value: Any) -> None:
         c = self.container
+        if isinstance(value, dict):
+            value = {k: _plain(v) for k, v in value.items()}
+        elif isinstance(value, list):
+            value = [_plain(v) for v in value]
         if type(value) is not Undefined and _same(c, value):
             return
         c.clear()
         (c.extend if isinstance(c, list | deque) else c.update)(value)
+
+
+class _Itself:
+    """An object in a container: what it holds is another place's matter."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x: Any):
+        self.x = x
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Itself and other.x is self.x
+
+    def __hash__(self) -> int:
+        return id(self.x)
+
+    def __repr__(self) -> str:
+        return f"a {type(self.x).__name__} ({id(self.x):#x})"
+
+
+_VALUES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, type(None))
+
+
+def _itself(x: Any) -> Any:
+    if isinstance(x, _VALUES):
+        return x
+    return tuple(map(_itself, x)) if type(x) is tuple else _Itself(x)
+
+
+def _plain(x: Any) -> Any:
+    if type(x) is tuple:
+        return tuple(map(_plain, x))
+    return x.x if type(x) is _Itself else x
 
 
 def _flat(c: Any) -> Iterator[Any]:
@@ -175,12 +218,14 @@ class Surroundings:
 
     def _look(self, x: Any, name: str) -> None:
         cls = type(x)
-        if x is None or cls in (int, float, bool, str, complex) or isinstance(x, (Tensor, np.ndarray, type)):
-            return
-        if id(x) in self.seen:
+        if id(x) in self.seen or isinstance(x, _VALUES):
             return
         self.seen[id(x)] = x
         more = self.pending.append
+        if isinstance(x, type):
+            if x.__module__.partition(".")[0] not in _FOREIGN:
+                self.held.append((x, x.__name__, dict(vars(x))))
+            return
         if cls in _CONTAINERS or cls is tuple:
             if len(x) > MAX_ENTRIES:
                 return
@@ -202,6 +247,7 @@ class Surroundings:
                 more((v, name))
         elif cls.__module__.partition(".")[0] not in _FOREIGN and (attributes := _attributes(x)):
             self.held.append((x, name, attributes))
+            more((cls, ""))
             for k, v in attributes.items():
                 more((v, f"{name}.{k}"))
 
@@ -214,6 +260,8 @@ class Surroundings:
                 self.held.append((cell, name, value))
             if value is not UNSET and type(value) is not Undefined:
                 self.pending.append((value, name))
+        if f.__dict__ and is_users(f.__code__):
+            self.held.append((f, f.__name__, dict(f.__dict__)))
         for name in f.__code__.co_names if is_users(f.__code__) else ():
             value = f.__globals__.get(name)
             if type(value) in _CONTAINERS or type(value) is types.FunctionType or hasattr(value, "__dict__"):
@@ -244,7 +292,9 @@ class Surroundings:
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    """What an object of a class of the user's holds."""
+    """What an object of a class of the user's, a class or a function holds."""
+    if isinstance(x, type | types.FunctionType):
+        return dict(vars(x))
     found = dict(vars(x)) if type(getattr(x, "__dict__", None)) is dict else {}
     for cls in type(x).__mro__:
         for name, slot in vars(cls).items():
