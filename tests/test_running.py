@@ -12,6 +12,8 @@ import tracejit as tj
 from tests.kernel_reference import Sketch, compare
 from tracejit.lower.plan import Call, Plan
 from tracejit.ops.cumulative import recurrence
+from tracejit.runtime import grid
+from tracejit.trees import flatten
 
 NAMES = ("cumsum", "cumprod", "cummax", "cummin")
 SHAPES = ((1,), (17,), (3, 1), (70, 33), (3, 4, 5), (4, 0), (100, 3))
@@ -167,3 +169,13 @@ def test_reversed_rows_are_read_and_written_as_vectors() -> None:
     x = tj.asarray(sample((5, 100), "float32"))
     (launch,) = plan_of(tj.function(lambda x: x[:, ::-1] * 2), x).launches
     assert launch.kernel.reads[0].strides[-1] == "-1"
+
+
+def test_bits_of_a_row_do_not_depend_on_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that bypass the cache, of which each begins elsewhere in a cache line, sum as any other."""
+    monkeypatch.setattr(grid, "last_level_cache", lambda: 0)
+    row = np.random.default_rng(0).standard_normal(133).astype("float32")
+    x = np.tile(row, (40, 1))
+    for f in (lambda x: tj.cumsum(x, axis=1) * 2, lambda x: (x * 3, (x * x).sum(1), x.std(1))):
+        for found in flatten(tj.function(f)(x))[0]:
+            assert {r.tobytes() for r in np.asarray(found)} == {np.asarray(found[0]).tobytes()}

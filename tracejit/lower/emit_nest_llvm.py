@@ -615,7 +615,8 @@ class Nest:
             i, state = self.loop(low, full, state, many(None), "<=")
             return self.loop(i, high, state, masked(high))[1]
 
-        # With streaming: the masked loop comes before and after the main one, in one piece of code.
+        # With streaming: the masked loop comes before and after the main one, in one piece of code. What goes on from
+        # vector to vector (sums) begins at `low` wherever that is: its bits do not depend on addresses.
         self.streams = True
         head = low
         aligned = self.stream
@@ -624,7 +625,7 @@ class Nest:
             address = b.ptrtoint(self.e.at(scope.pointers[access], low, self.accesses[access].dtype), INT64)
             if n == 0:
                 behind = b.and_(b.sub(self.num(0), address), self.num(align - 1))
-                offset = b.sdiv(behind, self.num(size))
+                offset = self.num(0) if state else b.sdiv(behind, self.num(size))
                 head = self.minimum(b.add(low, b.select(self.stream, offset, self.num(0))), high)
             start = b.add(address, b.mul(offset, self.num(size)))
             exact = b.icmp_signed("==", b.and_(start, self.num(align - 1)), self.num(0))
