@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from tracejit.lower import emit_running_llvm as run_on
 from tracejit.lower.emit_nest_llvm import NOTHING, SPREAD, Body, Maybe, Piece, Scope, Step, Values, Work
-from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
+from tracejit.lower.emit_scalar_llvm import I8, INT32, INT64, PTR, VOID, is_vector, literal, memory_type, scalar_type
 from tracejit.lower.emit_tile_llvm import Tiles
 from tracejit.lower.kernel import TILE, Accumulator, Kernel
 from tracejit.lower.rare import Detour
@@ -125,6 +126,12 @@ class _KernelEmitter(Tiles):
             coords.append(b.mul(b.srem(number, count), size))
             number = b.sdiv(number, count)
         state = [part, low, row, *reversed(coords)]
+
+        if self._packs():
+            short = self._are_short(base)
+            with self.when(short):
+                self._packed(base, first, end)
+            first = b.select(short, end, first)
 
         def segment(item: ir.Value, state: Values) -> tuple[ir.Value, Values]:
             part, low, row, *coords = state
@@ -350,7 +357,7 @@ class _KernelEmitter(Tiles):
         """The innermost loop of a row."""
         unroll = _together(work, self.k.stmts)
         running, count = self._running(work), len(state)
-        state = [*state, *(self.e.running_start(self.k.stmts[i], self.k.stmts[i].attrs[0] != "recurrence")
+        state = [*state, *(run_on.start(self.e, self.k.stmts[i], self.k.stmts[i].attrs[0] != "recurrence")
                            for i in running)]
         inner = [w for w in self.works if w.stage.inner]
         last_of_several = len(inner) > 1 and work.stage is inner[-1].stage
@@ -378,6 +385,66 @@ class _KernelEmitter(Tiles):
 
         return self.pieces(scope, work, low, high, state, run)[:count]
 
+    def _packs(self) -> bool:
+        """Whether vectors may hold several rows of this kernel: all it touches along a row are neighbours, and nothing
+        is computed once a row."""
+        k, work = self.k, self.works[0]
+        ways = {self.accesses[a].strides[-1] for a in work.accesses if set(self.accesses[a].strides) != {"0"}}
+        stmts = [k.stmts[i] for i in self.closure(work.stage.roots)]
+        return (bool(k.running) and not self.columns and self.lanes > 1 and k.outer == 1 and len(self.works) == 1
+                and len(ways) == 1 and ways <= {"1", "-1"} and not work.levels[1] and not work.stage.accumulators
+                and not k.serial and not any(s.op == "coord" or (s.op == "load" and s.args) for s in stmts))
+
+    def _touched(self) -> list[int]:
+        """What a kernel that packs touches along its rows."""
+        return [a for a in self.works[0].accesses if set(self.accesses[a].strides) != {"0"}]
+
+    def _are_short(self, scope: Scope) -> ir.Value:
+        """Whether a vector holds a row, and each row begins where the one before ends."""
+        b, size = self.b, self.extents[self.vdim]
+        found = b.icmp_unsigned("<", b.sub(size, self.num(1)), self.num(self.lanes))
+        for a in self._touched():
+            found = b.and_(found, b.icmp_signed("==", self.strides[a][0], size))
+        return found
+
+    def _packed(self, outer: Scope, first: ir.Value, end: ir.Value) -> None:
+        """The rows [first, end), as many in a vector as fit; from the last on if each is read from its end."""
+        b, work, size, lanes = self.b, self.works[0], self.extents[self.vdim], self.num(self.lanes)
+        scope = outer.child(coords={0: first})
+        for a in self._touched():
+            row = first if self.accesses[a].strides[-1] == "1" else b.sub(end, self.num(1))
+            scope.pointers[a] = self.e.at(scope.pointers[a], b.mul(row, size), self.accesses[a].dtype)
+        total, small = b.mul(b.sub(end, first), size), INT32 if self.lanes <= 16 else I8
+        self.place = b.urem(self.e.iota(small), self.e.splat(b.trunc(size, small)))
+        step = b.sub(lanes, b.srem(lanes, size))
+        unroll = _together(work, self.k.stmts)
+
+        def body(positions: Values, mask: Maybe, state: Values, stream: Maybe) -> Values:
+            self.store_all(work, self.vectors(scope, work, positions, mask), stream)
+            return state
+
+        def some(count: int) -> Step:
+            def turn(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+                mask = self.e.tail_mask(self.minimum(step, b.sub(total, i)))
+                positions = [i]
+                for _ in range(count):
+                    positions.append(b.add(positions[-1], step))
+                return positions[-1], body(positions[:-1], mask, state, None)
+
+            return turn
+
+        full = b.icmp_signed("==", step, lanes)
+        for a, itemsize, _ in self._streamed(work):  # from aligned places on, vectors hold whole rows, too
+            last = b.sub(b.mul(size, self.num(itemsize)), self.num(1))
+            address = b.ptrtoint(scope.pointers[a], INT64)
+            full = b.and_(full, b.icmp_signed("==", b.and_(address, last), self.num(0)))
+        with self.when(full):
+            self.run(scope, work, self.num(0), total, unroll, [], body)
+        start = b.select(full, total, self.num(0))
+        start, _ = self.loop(start, b.sub(total, b.mul(step, self.num(unroll))), [], some(unroll), "<=")
+        self.loop(start, total, [], some(1))
+        self.place = None
+
     def _running(self, work: Work) -> list[int]:
         """The running statements of a stage."""
         return [i for i in work.levels[self.vector_level] if i in self.k.running]
@@ -392,7 +459,7 @@ class _KernelEmitter(Tiles):
 
         def clear(at: Values, mask: Maybe, state: Values, _: Maybe) -> Values:
             for i in running:
-                self.e.store(self.e.running_start(self.k.stmts[i], vector=True), *place(i, at[0]), None)
+                self.e.store(run_on.start(self.e, self.k.stmts[i], vector=True), *place(i, at[0]), None)
             return state
 
         self.run(scope, NOTHING, low, high, 0, [], clear)

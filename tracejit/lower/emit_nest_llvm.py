@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
+from tracejit.lower import emit_running_llvm as run_on
 from tracejit.lower.emit_loop_llvm import emit_loop, parts_of
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, State, is_vector, literal
 from tracejit.lower.kernel import Kernel, Stage, Store
@@ -122,6 +123,7 @@ class Nest:
         self.arrays: dict[int, Values] = {}  # columns: their chunk on the stack
         self.kept: dict[int, ir.Value] = {}  # rows: the scratch of each statement that a stage keeps
         self.before: dict[int, ir.Value] = {}  # what each running statement gave at the element (rows: vector) before
+        self.place: Maybe = None  # of each lane in its own row, where vectors hold whole rows
         self.streams = False  # whether some store may bypass the cache
 
     # ---- analysis
@@ -371,8 +373,11 @@ class Nest:
                 self.check(s, args, scope)
                 return args[0]
             case "running":
-                turn = self.e.running_columns if self.columns else self.e.running_row
-                value, self.before[i] = turn(s, self.before[i], [self.e.splat(a) for a in args], scope.mask)
+                args = [self.e.splat(a) for a in args]
+                if self.place is not None:
+                    return run_on.rows(self.e, s, args, self.place)
+                turn = run_on.columns if self.columns else run_on.row
+                value, self.before[i] = turn(self.e, s, self.before[i], args, scope.mask)
                 return value
         source = self.k.stmts[s.args[0]].dtype if s.args else s.dtype
         return self.e.statement(s, args, source, scope.mask)

@@ -441,71 +441,13 @@ class Emitter:
         odd = b.select(b.and_(even, inexact), b.add(bits, step), bits)
         return b.bitcast(odd, near.type)
 
-    # ---- statements that need their result at the element before
-
-    def running_start(self, s: Stmt, vector: bool) -> ir.Value:
-        """What stands before the first element."""
-        op, dtype = s.attrs[0], s.dtype
-        start: Any = 0
-        if op == "add" and dtype.kind == "f":
-            start = -0.0
-        elif op == "mul":
-            start = 1
-        elif op in ("min", "max"):
-            start = self._limit(dtype, op == "min")
-        typ = scalar_type(dtype)
-        return literal(start, self.vector(typ) if vector else typ)
-
     @staticmethod
-    def _limit(dtype: np.dtype, high: bool) -> Any:
+    def limit(dtype: np.dtype, high: bool) -> Any:
         if dtype.kind == "f":
             return float("inf") if high else float("-inf")
         if dtype.kind == "b":
             return high
         return int(np.iinfo(dtype).max if high else np.iinfo(dtype).min)
-
-    def _next(self, s: Stmt, before: ir.Value, args: list[ir.Value]) -> ir.Value:
-        dtype = s.dtype
-        if s.attrs[0] != "recurrence":
-            return self.statement(Stmt(s.attrs[0], dtype), [before, args[0]], dtype)
-        factor, term = args
-        gone = self.statement(Stmt("eq", BOOL), [before, literal(0, before.type)], dtype)
-        product = self.statement(Stmt("mul", dtype), [factor, before], dtype)
-        return self.statement(Stmt("add", dtype), [self.b.select(gone, before, product), term], dtype)
-
-    def running_columns(self, s: Stmt, before: ir.Value, args: list[ir.Value],
-                        mask: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-        """The result for a vector of points, which is also what comes before their next elements."""
-        value = self._next(s, before, args)
-        return value, value
-
-    def running_row(self, s: Stmt, before: ir.Value, args: list[ir.Value],
-                    mask: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-        """The results for a vector of neighbours along the row, and their last one: in every lane, but for a
-        recurrence, which goes through the lanes one by one."""
-        b, n = self.b, self.lanes
-        if n == 1:
-            return self.running_columns(s, before, args, mask)
-        if s.attrs[0] == "recurrence":
-            result: ir.Value = literal(0, args[0].type)
-            for lane in range(n):
-                at = literal(lane, INT32)
-                following = self._next(s, before, [b.extract_element(a, at) for a in args])
-                if mask is not None:
-                    following = b.select(b.extract_element(mask, at), following, before)
-                before = following
-                result = b.insert_element(result, before, at)
-            return result, before
-        nothing, value = self.running_start(s, vector=True), args[0]
-        if mask is not None:
-            value = b.select(mask, value, nothing)
-        step = 1
-        while step < n:
-            picks = [j - step if j >= step else n for j in range(n)]
-            value = self._next(s, b.shuffle_vector(value, nothing, self.picks(picks)), [value])
-            step *= 2
-        total = b.shuffle_vector(value, nothing, self.picks([n - 1] * n))
-        return self._next(s, before, [value]), self._next(s, before, [total])
 
     # ---- memory
 
