@@ -179,3 +179,18 @@ def test_bits_of_a_row_do_not_depend_on_its_address(monkeypatch: pytest.MonkeyPa
     for f in (lambda x: tj.cumsum(x, axis=1) * 2, lambda x: (x * 3, (x * x).sum(1), x.std(1))):
         for found in flatten(tj.function(f)(x))[0]:
             assert {r.tobytes() for r in np.asarray(found)} == {np.asarray(found[0]).tobytes()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_short_rows_share_vectors(dtype: str) -> None:
+    """Rows that fill vectors, that leave lanes over, and that need two; what begins inside a vector; from both ends."""
+    def forth_and_back(x: Any) -> Any:
+        return tj.cumsum(x, 1) * 2, tj.flip(tj.cummax(tj.flip(x, 1), 1), 1)
+
+    f = tj.function(forth_and_back)
+    for n in (5, 7, 8, 16, 17, 64):
+        whole = np.random.default_rng(n).integers(-4, 5, (1001, n)).astype(dtype)
+        for x in (whole, whole[1:], whole[:3], whole[:, : n - 1]):
+            sums, tops = f(tj.asarray(x))
+            np.testing.assert_array_equal(sums.numpy(), np.cumsum(x, 1) * 2)
+            np.testing.assert_array_equal(tops.numpy(), np.maximum.accumulate(x[:, ::-1], 1)[:, ::-1])

@@ -6,8 +6,8 @@ In: a `Kernel`. Out: a function `void name(ptr slots, i64 begin, i64 end)` in an
     columns  (vector == "outer") lanes are points; with inner dims, a chunk of lanes keeps its accumulators on the
              stack (in the first-level cache), and inner elements stream by, some rows at a time
     tiles    squares of vectors; reads that run across them are turned in registers
-    running  rows: sums (products, extremes) of lanes so far inside a vector, then the last one for the next vector;
-             columns: elements outside, lanes inside, what came before on the stack
+    running  rows: sums (products, extremes) of lanes so far inside a vector, then the last one for the next vector,
+             or several short rows in one; columns: elements outside, lanes inside, what came before on the stack
 
 The code is what should run: explicit vectors, unrolled where bodies are short. It needs no optimisation passes.
 
