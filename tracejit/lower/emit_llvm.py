@@ -423,15 +423,18 @@ class _KernelEmitter(Tiles):
             self.store_all(work, self.vectors(scope, work, positions, mask), stream)
             return state
 
-        def some(count: int) -> Step:
-            def turn(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
-                mask = self.e.tail_mask(self.minimum(step, b.sub(total, i)))
-                positions = [i]
-                for _ in range(count):
-                    positions.append(b.add(positions[-1], step))
-                return positions[-1], body(positions[:-1], mask, state, None)
+        def many(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            positions = [i]
+            for _ in range(unroll):
+                positions.append(b.add(positions[-1], step))
+            scopes = self.vectors(scope, work, positions[:-1], None)
+            for inside in scopes:  # what is read from the next rows is not stored
+                inside.mask = self.e.tail_mask(step)
+            self.store_all(work, scopes, None)
+            return positions[-1], state
 
-            return turn
+        def one(i: ir.Value, state: Values) -> tuple[ir.Value, Values]:
+            return b.add(i, step), body([i], self.e.tail_mask(self.minimum(step, b.sub(total, i))), state, None)
 
         full = b.icmp_signed("==", step, lanes)
         for a, itemsize, _ in self._streamed(work):  # from aligned places on, vectors hold whole rows, too
@@ -441,8 +444,9 @@ class _KernelEmitter(Tiles):
         with self.when(full):
             self.run(scope, work, self.num(0), total, unroll, [], body)
         start = b.select(full, total, self.num(0))
-        start, _ = self.loop(start, b.sub(total, b.mul(step, self.num(unroll))), [], some(unroll), "<=")
-        self.loop(start, total, [], some(1))
+        whole = b.sub(b.sub(total, b.mul(step, self.num(unroll - 1))), lanes)
+        start, _ = self.loop(start, whole, [], many, "<=")
+        self.loop(start, total, [], one)
         self.place = None
 
     def _running(self, work: Work) -> list[int]:
