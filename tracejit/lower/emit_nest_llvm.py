@@ -33,6 +33,7 @@ Values: TypeAlias = list[ir.Value]
 Maybe: TypeAlias = "ir.Value | None"
 Step: TypeAlias = Callable[[ir.Value, Values], tuple[ir.Value, Values]]  # (i, state) -> (next i, next state)
 MOST_LANES = 128  # a tail's mask counts in bytes
+AHEAD = 1024  # bytes from what a masked load reads to what it asks for
 SPREAD = ("2", "3", "4")  # strides along the vectors that whole vectors are picked apart for
 Piece: TypeAlias = Callable[["Scope", ir.Value, ir.Value, Values], Values]  # (scope, low, high, state) -> next state
 Range: TypeAlias = Callable[[ir.Value, ir.Value], None]  # (low, high)
@@ -404,6 +405,8 @@ class Nest:
             mask = self.e.splat(mask)
         if moved is None:
             if stride == "1":
+                if mask is not None and len(args) < 2:  # processors look ahead of whole vectors only
+                    self.e.prefetch(self.e.at(pointer, self.num(AHEAD // dtype.itemsize), dtype), level=2)
                 return self.e.load(pointer, dtype, mask)
             if stride == "-1":
                 return self.e.reversed(self.e.load(pointer, dtype, None if mask is None else self.e.reversed(mask)))

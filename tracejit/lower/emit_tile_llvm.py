@@ -53,15 +53,6 @@ class Tiles(Nest):
                 at = self.e.at(at, more, dtype)
             return found
 
-        def ask(row: ir.Value, start: ir.Value) -> None:
-            """Have the caches fetch a square that comes later."""
-            adjacent = [a for a in work.accesses if a < len(self.k.reads) and self.accesses[a].strides[vdim] == "1"]
-            for access, d in [*((a, dim) for a in adjacent), *((self.k.stmts[i].attrs[0], vdim) for i in turned)]:
-                dtype, at = self.accesses[access].dtype, place(access, row, start)
-                for _ in range(self.lanes):
-                    self.e.prefetch(at, level=2)
-                    at = self.e.at(at, self.strides[access][d], dtype)
-
         def line(row: ir.Value, start: ir.Value, mask: Maybe, known: dict[int, ir.Value]) -> Scope:
             inside = self.enter(scope, work, 1, {d: scope.coords[d] for d in self.row_dims} | {dim: row})
             return self.vector(inside, work, start, mask, known=known)
@@ -95,11 +86,9 @@ class Tiles(Nest):
 
             def down(row: ir.Value, _: Values) -> tuple[ir.Value, Values]:
                 below = b.add(row, n)
-                lowest = self.less(b.add(row, n), last)
                 tall = b.icmp_signed("<=", below, last)
 
                 def whole(start: ir.Value, _: Values) -> tuple[ir.Value, Values]:
-                    ask(b.select(lowest, below, first), b.select(lowest, start, b.add(start, wide)))
                     square(row, start, True)
                     return b.add(start, n), []
 
