@@ -22,6 +22,7 @@ from tracejit.ops.movement import permuted
 from tracejit.tape import GradientTape, basis, seed, stacked
 from tracejit.tensor import Tensor, wrap
 from tracejit.trace.autodiff import Key, accumulate, differentiable
+from tracejit.trace.autograph.builtin import HIGHER_ORDER
 from tracejit.trace.signature import flatten, leaf_names, unflatten
 from tracejit.variable import Variable
 
@@ -391,6 +392,9 @@ def hvp(f: Function, primals: Any, tangents: Any) -> Any:
     several = isinstance(primals, (tuple, list))
     argnums = tuple(range(len(primals))) if several else 0
     return jvp(grad(f, argnums), primals, tangents)[1]
+
+
+HIGHER_ORDER.update((vjp, jvp, hvp))
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

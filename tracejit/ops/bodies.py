@@ -8,6 +8,7 @@ Read next: `control.py` (the forms that users call), `trace/autograph/staging.py
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,8 @@ class Slot:
 
     def __str__(self) -> str:
         if self.type is None:
-            return f"{self.value!r:.60}"
+            named = isinstance(self.value, types.FunctionType | types.BuiltinFunctionType | type)
+            return f"the function {self.value.__name__}" if named else f"{self.value!r:.60}"
         return (
             f"a Python {self.type.dtype.kind.replace('i', 'int').replace('f', 'float')}"
             if self.weak

@@ -10,6 +10,7 @@ Read next: `source.py`, `transform.py`, `builtin.py`.
 from __future__ import annotations
 
 import builtins
+import dis
 import functools
 import opcode
 import sys
@@ -185,7 +186,7 @@ _tensor_names: frozenset[str] = frozenset()
 def _has_work(code: types.CodeType, f: types.FunctionType) -> bool:
     """Whether code has jumps, or calls that may lead to the user's functions. Too often is harmless."""
     raw = code.co_code
-    if any(op in _JUMPS for op in raw[::2]):
+    if any(op in _JUMPS for op in raw[::2]) or _calls_a_value(code):
         return True
     cells = dict(zip(f.__code__.co_freevars, f.__closure__ or (), strict=True))
     for name in code.co_names:
@@ -205,6 +206,20 @@ def _has_work(code: types.CodeType, f: types.FunctionType) -> bool:
 _MISSING = object()
 
 
+def _calls_a_value(code: types.CodeType) -> bool:
+    """Whether code calls what is neither a global nor an attribute (`g(x)` of an argument, `fs[0](x)`, `grad(f)(x)`),
+    or names an attribute of a variable that tensors do not have (`self.step`)."""
+    before = ""
+    for i in dis.get_instructions(code):
+        if i.opname == "PUSH_NULL":
+            return True
+        if i.opname in ("LOAD_ATTR", "LOAD_METHOD") and ("LOAD_FAST" in before or before == "LOAD_DEREF"):
+            if not hasattr(Tensor, i.argval):
+                return True
+        before = i.opname
+    return False
+
+
 def _is_attribute(name: str, f: types.FunctionType) -> bool:
     """Whether a name that is no global is an attribute of tensors or of this package: calling it needs no rewriting."""
     global _tensor_names
@@ -212,7 +227,8 @@ def _is_attribute(name: str, f: types.FunctionType) -> bool:
         return name not in f.__globals__ and not callable(getattr(builtins, name))
     if not _tensor_names:
         package = sys.modules["tracejit"]
-        _tensor_names = frozenset(dir(Tensor)) | frozenset(dir(package)) | frozenset(dir(np))
+        names = {*dir(Tensor), *dir(package), *dir(np)}
+        _tensor_names = frozenset(names - {f.__name__ for f in HIGHER_ORDER})
     return name in _tensor_names
 
 
@@ -228,10 +244,11 @@ def _is_library(value: Any) -> bool:
 
 # -- functions in functions
 def _higher(f: Any) -> Any:
-    """A function that calls its arguments: they are rewritten on the way in."""
+    """A function that calls its arguments: they are rewritten on the way in. The first may be any callable object; of
+    the others, which may be data, only what can be nothing else is taken for a function."""
 
     def with_converted(*args: Any, **kwargs: Any) -> Any:
-        return f(*map(_argument, args), **{k: _argument(v) for k, v in kwargs.items()})
+        return f(*map(convert, args[:1]), *map(_argument, args[1:]), **{k: _argument(v) for k, v in kwargs.items()})
 
     return with_converted
 
@@ -245,13 +262,14 @@ def _argument(x: Any) -> Any:
 def _with_inner(f: types.FunctionType) -> types.FunctionType:
     """A wrapper of this package (`grad(f)`) around the rewritten function."""
     cells, changed = [], False
-    for cell in f.__closure__ or ():
+    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
         try:
             old = cell.cell_contents
         except ValueError:
             cells.append(cell)
             continue
-        new = convert_function(old) if isinstance(old, types.FunctionType) and old is not f else old
+        wrapped = isinstance(old, types.FunctionType) or name == "f"  # "f": what a wrapper calls, of any kind
+        new = convert(old) if wrapped and old is not f else old
         changed |= new is not old
         cells.append(types.CellType(new) if new is not old else cell)
     if not changed:

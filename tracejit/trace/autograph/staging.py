@@ -409,6 +409,10 @@ class Loop:
         tree, after = self.trees[k], body.after[k]
         if tree is None:
             return True
+        if type(after) is Undefined:
+            raise StagingError(
+                f"'{p.name}' has no single value at the end of a turn of the loop at {self.facts.where}: {after.why()}"
+            )
         if _missing(after):
             raise StagingError(
                 f"'{p.name}' has no value at the end of the loop at {self.facts.where}, but had one at its start"

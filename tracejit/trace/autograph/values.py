@@ -23,15 +23,19 @@ class Undefined:
         object.__setattr__(self, "_name", name)
         object.__setattr__(self, "_why", why)
 
+    def why(self) -> str:
+        return object.__getattribute__(self, "_why")  # type: ignore[no-any-return]
+
     def error(self) -> TracerError:
-        name, why = object.__getattribute__(self, "_name"), object.__getattribute__(self, "_why")
-        return TracerError(f"'{name}' is used at {user_line()}, but {why}")
+        name = object.__getattribute__(self, "_name")
+        what = name if " " in name else f"'{name}'"  # "the result" of an expression has no name
+        return TracerError(f"{what} is used at {user_line()}, but {self.why()}")
 
     def _fail(self, *_: Any, **__: Any) -> Any:
         raise self.error()
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("error", "__class__", "_fail"):
+        if name in ("why", "error", "__class__", "_fail"):
             return object.__getattribute__(self, name)
         raise self.error()
 
