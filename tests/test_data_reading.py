@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -456,6 +456,46 @@ def test_many_threads_may_read_one_cached_dataset() -> None:
     for t in readers:
         t.join()
     assert found == [[2 * k for k in range(200)]] * 4
+
+
+@pytest.mark.parametrize("make", [
+    lambda d: d, lambda d: d.prefetch(2), lambda d: d.map(lambda x: x + 1, 2).prefetch(2),
+], ids=["plain", "prefetch", "map"])  # fmt: skip
+def test_threads_may_share_an_iterator(make: Callable[[Dataset], Dataset]) -> None:
+    """Each element goes to one of them, and all of them come to the end."""
+    def numbers() -> Iterator[int]:
+        for k in range(300):
+            time.sleep(0)  # let others run in the middle of a step
+            yield k
+
+    expected = sorted(values(make(Dataset.from_generator(numbers))))
+    shared, found, errors = iter(make(Dataset.from_generator(numbers).shuffle(10, seed=0))), [], []
+
+    def read() -> None:
+        try:
+            found.extend(x.item() for x in shared)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors and sorted(found) == expected
+
+
+@pytest.mark.parametrize("make", [
+    lambda d, f: d.map(f), lambda d, f: d.map(f, 2), lambda d, f: d.map(f).batch(2), lambda d, f: d.filter(f),
+    lambda d, f: d.flat_map(f),
+], ids=["map", "threads", "batch", "filter", "flat_map"])  # fmt: skip
+def test_a_function_that_raises_stop_iteration_does_not_end_the_dataset(make: Callable[..., Dataset]) -> None:
+    with pytest.raises(RuntimeError, match="first_of_none raised StopIteration"):
+        list(make(Dataset.range(3), first_of_none))
+
+
+def first_of_none(x: tj.Tensor) -> tj.Tensor:
+    return next(iter([]))
 
 
 def test_random_module_is_not_touched() -> None:

@@ -195,6 +195,16 @@ def test_shapes_that_differ_by_a_last_dim_of_one() -> None:
         L.mean_squared_error(np.zeros((3, 2)), np.zeros((3, 4)))
 
 
+@pytest.mark.parametrize("labels", [np.array([0, 2, 1]), np.array([[0], [2], [1]])])
+def test_numbers_of_classes_are_no_one_hot_targets(labels: np.ndarray) -> None:
+    """With as many samples as classes, or a last dim of one, they would broadcast to a number that means nothing."""
+    for call in (L.categorical_crossentropy, tj.function(L.categorical_crossentropy)):
+        with pytest.raises(ValueError, match=r"do not fit predictions of shape \(3, 3\).*take sparse_categorical"):
+            call(labels, np.eye(3))
+    with pytest.raises(ValueError, match="binary_crossentropy: targets of shape .* do not fit predictions"):
+        L.binary_crossentropy(labels, np.eye(3))
+
+
 def test_weights_of_samples_with_several_losses() -> None:
     """Losses of shape (2, 3): one weight for each sample, for each loss, or for each row of three."""
     y, p = np.zeros((2, 3, 4)), random().normal(size=(2, 3, 4))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from tracejit.data import elements, sources, streams, workers
 from tracejit.data.elements import Progression, Store, Table, table_of
 from tracejit.data.streams import Pass, Seed, Stream, call, take_over
 from tracejit.errors import TracerError, user_line
+from tracejit.locks import fork_safe
 from tracejit.ops.random import default_generator
 from tracejit.ops.random import key as random_key
 from tracejit.tensor import Tensor, recording, state
@@ -560,7 +562,8 @@ class _Parts(streams.Over):
 
 
 class DatasetIterator:
-    """Reads a dataset once, from its start or from a position that another iterator has written down.
+    """Reads a dataset once, from its start or from a position that another iterator has written down. Threads may share
+    it: each element goes to one of them.
 
     >>> d = Dataset.range(10).shuffle(5, seed=3).batch(2)
     >>> a = iter(d)
@@ -575,6 +578,7 @@ class DatasetIterator:
     def __init__(self, dataset: Dataset):
         _not_traced()
         self._dataset, self._given = dataset, 0
+        self._turn = fork_safe(threading.RLock())
         self._pass = dataset._passes.number()
         self._stream = dataset._elements((self._pass,))
 
@@ -584,8 +588,9 @@ class DatasetIterator:
     def __next__(self) -> Any:
         if state.trace is not None:
             _not_traced()
-        element = self._stream.one()
-        self._given += 1
+        with self._turn:
+            element = self._stream.one()
+            self._given += 1
         return elements.tensors(element)
 
     @property
@@ -598,12 +603,15 @@ class DatasetIterator:
 
     def state(self) -> dict[str, Any]:
         """Where it is, as plain data for JSON: order and random keys included, elements not."""
-        return {"dataset": self._dataset._name, "pass": self._pass, "given": self._given,
-                "seeds": [s.value for s in self._dataset._seeds], "position": self._stream.state()}
+        with self._turn:
+            return {"dataset": self._dataset._name, "pass": self._pass, "given": self._given,
+                    "seeds": [s.value for s in self._dataset._seeds], "position": self._stream.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on where an iterator over a dataset made in the same way was. What was shuffled or generated before that
         place is read again; datasets of rows are not."""
+        if not isinstance(state, dict):
+            raise TypeError(f"load_state: give what state() gave, not {state!r}")
         if state.get("dataset") != self._dataset._name:
             raise ValueError(f"load_state: the position is one in {state.get('dataset')!r}, this dataset is "
                              f"{self._dataset._name!r}")

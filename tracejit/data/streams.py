@@ -512,14 +512,18 @@ class Unbatch(Over):
 
 
 def call(f: Callable[..., Any], element: Any, **keywords: Any) -> Any:
-    """f on an element as users see it: the parts of a tuple are its arguments."""
+    """f on an element as users see it: the parts of a tuple are its arguments. A StopIteration of its own would end the
+    dataset there, unnoticed: it becomes a RuntimeError, as in Python's generators."""
     shown = tensors(element)
     if type(shown) is not tuple:
         shown = (shown,)
-    if not state.active:
-        return f(*shown, **keywords)
-    with recording(None):
-        return f(*shown, **keywords)
+    try:
+        if not state.active:
+            return f(*shown, **keywords)
+        with recording(None):
+            return f(*shown, **keywords)
+    except StopIteration as error:
+        raise RuntimeError(f"{name_of(f)} raised StopIteration") from error
 
 
 def name_of(f: Any) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from tracejit.nn.ctc import ctc_loss
 from tracejit.nn.module import traceable
 from tracejit.nn.options import number, unknown, whole
-from tracejit.nn.weighting import REDUCTIONS, aligned, floats, targets_and_predictions, weighted
+from tracejit.nn.weighting import REDUCTIONS, aligned, floats, of_equal_shapes, targets_and_predictions, weighted
 from tracejit.ops import core
 from tracejit.ops.core import normalize_axis
 from tracejit.ops.elementwise import abs, cast, clip, maximum, mul_zero, sqrt, square, where
@@ -147,7 +147,7 @@ def binary_crossentropy(
     1000.0
     """
     number("binary_crossentropy", "label_smoothing", label_smoothing, "[0, 1]")
-    true, pred = targets_and_predictions(y_true, y_pred, "binary_crossentropy")
+    true, pred = of_equal_shapes(y_true, y_pred, "binary_crossentropy")
     if label_smoothing:
         true = true * (1 - label_smoothing) + 0.5 * label_smoothing
     if from_logits:
@@ -171,7 +171,7 @@ def categorical_crossentropy(
     [0.6931471824645996]
     """
     number("categorical_crossentropy", "label_smoothing", label_smoothing, "[0, 1]")
-    true, pred = targets_and_predictions(y_true, y_pred, "categorical_crossentropy")
+    true, pred = of_equal_shapes(y_true, y_pred, "categorical_crossentropy")
     classes = pred.shape[normalize_axis("categorical_crossentropy", axis, pred.ndim)]
     if label_smoothing:
         true = true * (1 - label_smoothing) + label_smoothing / classes

@@ -47,6 +47,17 @@ def targets_and_predictions(y_true: Any, y_pred: Any, name: str) -> tuple[Tensor
     return true, pred
 
 
+def of_equal_shapes(y_true: Any, y_pred: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Both as floats of one shape. Numbers of classes in place of one-hot targets would broadcast along the classes."""
+    pred = floats(y_pred)
+    true, pred = alike(floats(y_true, pred), pred)
+    if true.shape != pred.shape:
+        hint = "; for numbers of classes take sparse_categorical_crossentropy" if name.startswith("categorical") else ""
+        raise ValueError(f"{name}: targets of shape {core.as_tensor(y_true).shape} do not fit predictions of shape "
+                         f"{core.as_tensor(y_pred).shape}, whose shape they need{hint}")
+    return true, pred
+
+
 def aligned(values: Tensor, weight: Any, what: str = "sample_weight") -> Tensor:
     """A weight that broadcasts to `values`: one for each of their first dims is one for all that they hold."""
     w = core.as_tensor(weight)
