@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,50 @@ def test_a_failure_at_any_call_to_the_system_leaves_a_whole_save(tmp_path: Path,
     v.assign(3.0)
     c.save(3)
     assert c.restore() == 3 and len(files(tmp_path)) == 2  # nothing is left lying around
+
+
+def test_threads_may_save_at_the_same_time(tmp_path: Path) -> None:
+    """Through one object and another, into one directory: each save is whole, the last ones stay."""
+    v = tj.Variable(np.arange(1000.0))
+    both, errors = [Checkpoint(tmp_path, v=v), Checkpoint(tmp_path, v=v)], []
+
+    def save(k: int) -> None:
+        try:
+            both[k % 2].save(k)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors and len(both[0].steps) == 3 and len(files(tmp_path)) == 6
+    assert both[0].restore() == both[0].steps[-1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_full_disk_is_an_error_of_the_system_and_keeps_what_was_there(tmp_path: Path) -> None:
+    program = """if True:
+        import resource, signal, sys
+        import numpy as np
+        import tracejit as tj
+        v = tj.Variable(np.zeros(100_000))
+        c = tj.Checkpoint(sys.argv[1], v=v)
+        c.save(1)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            c.save(2)
+        except OSError as error:
+            print(error)
+        print(c.restore())
+    """
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    said, restored = done.stdout.splitlines()
+    assert said.startswith(f"Checkpoint.save: cannot write to {tmp_path}: ") and restored == "1", done.stderr
+    assert len(files(tmp_path)) == 2
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits() -> None:

@@ -111,6 +111,13 @@ def test_activations_by_name(name: str) -> None:
     np.testing.assert_allclose(both(L.Activation(name, dtype="float64"), x), expected, rtol=1e-9, atol=1e-12)
 
 
+def test_a_batch_of_numbers_without_a_last_dim_is_explained() -> None:
+    layer = L.Dense(2)
+    layer(np.ones((3, 1)))
+    with pytest.raises(ValueError, match=r"size 1, got shape \(5,\); a batch of single numbers has shape \(5, 1\)"):
+        layer(np.ones(5))
+
+
 def test_names_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match="unknown activation 'rleu'; there are linear, relu"):
         L.Dense(1, activation="rleu")

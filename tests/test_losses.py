@@ -201,7 +201,7 @@ def test_numbers_of_classes_are_no_one_hot_targets(labels: np.ndarray) -> None:
     for call in (L.categorical_crossentropy, tj.function(L.categorical_crossentropy)):
         with pytest.raises(ValueError, match=r"do not fit predictions of shape \(3, 3\).*take sparse_categorical"):
             call(labels, np.eye(3))
-    with pytest.raises(ValueError, match="binary_crossentropy: targets of shape .* do not fit predictions"):
+    with pytest.raises(ValueError, match=r"binary_crossentropy: targets of shape .* do not fit predictions"):
         L.binary_crossentropy(labels, np.eye(3))
 
 

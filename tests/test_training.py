@@ -356,6 +356,8 @@ def test_wrong_data_and_order_are_named(data: Any) -> None:
         ((images, labels), {"verbose": 7}, "verbose must be 0"),
         ((iter([]),), {}, "there are no batches in epoch 1"),
         ((iter([(images,) * 4]),), {}, r"a batch is x, \(x, y\) or \(x, y, weights\), got a tuple of 4"),
+        ((tj.data.Dataset.from_tensor_slices((images, labels)),), {},
+         r"x and y of a batch need a first dim .* got shapes \[\(8, 8\), \(\)\]; .* needs .batch\(n\)"),
         ((tj.data.Dataset.range(3), labels), {}, "y cannot be given with a Dataset"),
         ((tj.data.Dataset.range(3).repeat(),), {}, "the dataset has no end"),
     ]

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracejit.errors import TraceJitError, TracerError
+from tracejit.locks import fork_safe
 from tracejit.ops.random import default_generator
 from tracejit.tensor import Tensor, state
 from tracejit.variable import Variable
@@ -31,6 +33,7 @@ FORMAT = 1
 RANDOM = "tj.random"
 _NAME = re.compile(r"checkpoint-(\d{6,})-step-(\d+)\.(json|safetensors)")
 _TEMPORARY = ".unfinished-"
+_saving = fork_safe(threading.Lock())  # one save at a time: each tidies up what others have left in its directory
 
 
 class CheckpointError(TraceJitError):
@@ -107,17 +110,30 @@ class Checkpoint:
         if state.trace is not None:
             raise TracerError("Checkpoint.save inside a compiled function would save once, while tracing; call it "
                               "outside")
-        save_file = safetensors_for("Checkpoint").numpy.save_file
-        step = int(step)
+        library = safetensors_for("Checkpoint")
+        try:
+            step = int(step)
+        except (TypeError, ValueError):
+            raise TypeError(f"Checkpoint.save: step must be an int, got {step!r}") from None
         if step < 0:
             raise ValueError(f"Checkpoint.save: step must not be negative, got {step}")
+        with _saving:
+            return self._save(step, library)
+
+    def _save(self, step: int, library: Any) -> Path:
+        def save_arrays(path: str) -> None:
+            try:
+                library.numpy.save_file(arrays.stored, path)
+            except library.SafetensorError as error:
+                raise OSError(f"Checkpoint.save: cannot write to {self.directory}: {error}") from error
+
         arrays = _Arrays()
         objects = {name: _written(x, name, arrays) for name, x in self.objects.items()}
 
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = [*self._saves(), *self._saves("safetensors")]
         stem = f"checkpoint-{max((s.number for s in there), default=0) + 1:06d}-step-{step}"
-        size, digest = self._put(f"{stem}.safetensors", lambda path: save_file(arrays.stored, path))
+        size, digest = self._put(f"{stem}.safetensors", save_arrays)
         manifest = {
             "format": FORMAT, "step": step, "file": f"{stem}.safetensors", "bytes": size, "sha256": digest,
             "arrays": {n: {"shape": list(x.shape), "dtype": x.dtype.name} for n, x in arrays.found.items()},

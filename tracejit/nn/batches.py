@@ -94,6 +94,10 @@ class Batches:
                 raise ValueError(f"{self.what}: a batch is x, (x, y) or (x, y, weights), got a tuple of {len(data)}")
             if self._rows is None:
                 data = tuple(tensors(p) for p in data)
+                if any(isinstance(p, Tensor) and p.ndim == 0 for p in data[:2]):
+                    raise ValueError(f"{self.what}: x and y of a batch need a first dim for its samples, got shapes "
+                                     f"{[p.shape for p in data[:2] if isinstance(p, Tensor)]}; a dataset of single "
+                                     f"samples needs .batch(n)")
             yield data if self._weights is None else self._weighted(data)
 
     def _weighted(self, data: tuple[Any, ...]) -> tuple[Any, ...]:

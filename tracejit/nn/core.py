@@ -119,7 +119,8 @@ class Dense(Weighted):
 
     def call(self, x: Any) -> Any:
         if x.ndim == 0 or x.shape[-1] != self.kernel.shape[0]:
-            raise ValueError(f"the last dim must have size {self.kernel.shape[0]}, got shape {x.shape}")
+            hint = f"; a batch of single numbers has shape {(*x.shape, 1)}" if x.ndim == 1 else ""
+            raise ValueError(f"the last dim must have size {self.kernel.shape[0]}, got shape {x.shape}{hint}")
         y = matmul(x, self.kernel)
         return self.activated(y if self.bias is None else y + self.bias)
 
