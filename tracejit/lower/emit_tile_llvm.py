@@ -12,11 +12,12 @@ import numpy as np
 from llvmlite import ir
 
 from tracejit.lower.emit_nest_llvm import Maybe, Nest, Scope, Values, Work
-from tracejit.lower.emit_scalar_llvm import INT64, memory_type
+from tracejit.lower.emit_scalar_llvm import INT64, literal, memory_type
 from tracejit.lower.kernel import TILE
 from tracejit.lower.scalar import Stmt
 
 STRIP = 8  # squares side by side at once: so much of each page, and of what the caches fetch, is used
+PAGE = 4096  # bytes
 SQUARE = 128  # work of a square that is written out, row by row
 
 
@@ -35,6 +36,10 @@ class Tiles(Nest):
         work = self.work(work.stage, known=turned)
         straight = work.cost * self.lanes <= SQUARE
         stream = self._streams_rows(scope, work, low)
+        far = literal(False, ir.IntType(1))  # whether each vector comes from another page: else processors look ahead
+        for access in (self.k.stmts[i].attrs[0] for i in turned):
+            step = b.mul(self.strides[access][vdim], self.num(self.accesses[access].dtype.itemsize))
+            far = b.or_(far, b.icmp_signed(">=", step, self.num(PAGE)))
 
         def place(access: int, row: ir.Value, start: ir.Value) -> ir.Value:
             found = scope.child()
@@ -52,6 +57,15 @@ class Tiles(Nest):
                 more = step if whole else b.select(self.less(b.add(start, self.num(c + 1)), high), step, zero)
                 at = self.e.at(at, more, dtype)
             return found
+
+        def ask(row: ir.Value, start: ir.Value) -> None:
+            """Have the caches fetch a square that comes later."""
+            adjacent = [a for a in work.accesses if a < len(self.k.reads) and self.accesses[a].strides[vdim] == "1"]
+            for access, d in [*((a, dim) for a in adjacent), *((self.k.stmts[i].attrs[0], vdim) for i in turned)]:
+                dtype, at = self.accesses[access].dtype, place(access, row, start)
+                for _ in range(self.lanes):
+                    self.e.prefetch(at, level=2)
+                    at = self.e.at(at, self.strides[access][d], dtype)
 
         def line(row: ir.Value, start: ir.Value, mask: Maybe, known: dict[int, ir.Value]) -> Scope:
             inside = self.enter(scope, work, 1, {d: scope.coords[d] for d in self.row_dims} | {dim: row})
@@ -86,9 +100,12 @@ class Tiles(Nest):
 
             def down(row: ir.Value, _: Values) -> tuple[ir.Value, Values]:
                 below = b.add(row, n)
+                lowest = self.less(below, last)
                 tall = b.icmp_signed("<=", below, last)
 
                 def whole(start: ir.Value, _: Values) -> tuple[ir.Value, Values]:
+                    with self.when(far):
+                        ask(b.select(lowest, below, first), b.select(lowest, start, b.add(start, wide)))
                     square(row, start, True)
                     return b.add(start, n), []
 
