@@ -53,6 +53,7 @@ from tracejit.trace.passes.dissolve import dissolve, settle
 from tracejit.trace.passes.fission import fission
 from tracejit.trace.passes.fold import fold
 from tracejit.trace.passes.lanes import lanes
+from tracejit.trace.passes.moments import moments
 from tracejit.trace.passes.roll import roll
 from tracejit.trace.passes.running import running
 from tracejit.trace.passes.simplify import simplify, simplify_fast
@@ -69,7 +70,8 @@ if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (
-    roll, control, dissolve, batch, running, fold, simplify, vectors, cse, settle, control, fission, lanes, dce
+    roll, control, dissolve, batch, running, fold, simplify, vectors, cse, settle, moments, cse, control, fission,
+    lanes, dce,
 )
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 
