@@ -120,6 +120,13 @@ def test_mean_and_sum() -> None:
         mean.update_state([1.0, 2.0], sample_weight=[1.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize("metric", [M.categorical_accuracy, M.top_k_categorical_accuracy])
+@pytest.mark.parametrize("labels", [[0, 2, 1], [[0], [2], [1]]])
+def test_numbers_of_classes_are_no_one_hot_targets(metric: Any, labels: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{metric.__name__}: .*shape \(3, 3\).* take sparse_{metric.__name__}"):
+        metric(np.array(labels), np.eye(3))
+
+
 def test_sums_are_kept_in_double_precision() -> None:
     metric = M.Mean()
     metric.update_state(np.float32([1.0] * 3), sample_weight=1e8)

@@ -136,8 +136,8 @@ def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1 where the largest of the last axis is at one place in both, else 0."""
-    true, pred = core.strong(core.as_tensor(y_true)), core.strong(core.as_tensor(y_pred))
-    return _ones(argmax(true, axis=-1) == argmax(pred, axis=-1))
+    pred = core.strong(core.as_tensor(y_pred))
+    return _ones(_places(y_true, pred, "categorical_accuracy") == argmax(pred, axis=-1))
 
 
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
@@ -148,7 +148,8 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     """1 where the place of the largest of y_true is among the k largest of y_pred, else 0."""
-    return sparse_top_k_categorical_accuracy(argmax(core.strong(core.as_tensor(y_true)), axis=-1), y_pred, k)
+    labels = _places(y_true, core.as_tensor(y_pred), "top_k_categorical_accuracy")
+    return sparse_top_k_categorical_accuracy(labels, y_pred, k)
 
 
 def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
@@ -164,6 +165,15 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> T
     ahead = sum(cast(pred > own, "int64"), axis=-1)
     known = (labels >= 0) & (labels < pred.shape[-1])
     return _ones((ahead < k) & known & core.as_tensor(own == own).reshape(ahead.shape))
+
+
+def _places(y_true: Any, pred: Tensor, name: str) -> Tensor:
+    """The classes of one-hot targets. Numbers of classes, given by mistake, would be compared with one another."""
+    true = core.strong(core.as_tensor(y_true))
+    if true.shape != pred.shape:
+        raise ValueError(f"{name}: targets of shape {true.shape} do not fit predictions of shape {pred.shape}, whose "
+                         f"shape they need; for numbers of classes take sparse_{name}")
+    return argmax(true, axis=-1)
 
 
 def _labels(y_true: Any, pred: Tensor, name: str) -> Tensor:
