@@ -184,6 +184,10 @@ def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pyt
                 np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-2)
             run = product((), m, n, k, View(0, 0, (k, 1)), View(1, 0, (n, 1)), [(m, k), (k, n)], dtype, (m,), (k,))
             np.testing.assert_allclose(run([a, b]), a @ b, rtol=1e-4, atol=1e-2)
+        for m in range(1, 26):  # the last tiles begin anywhere, as taller ones end
+            a, b = (random(m, 2) * 100).astype(dtype), (random(2, 9, seed=1) * 100).astype(dtype)
+            run = product((), m, 9, 2, View(0, 0, (2, 1)), View(1, 0, (9, 1)), [(m, 2), (2, 9)], dtype, (m,), (2,))
+            np.testing.assert_allclose(run([a, b]), a @ b, rtol=1e-4, atol=1e-2)
     finally:
         for cache in caches:
             cache.cache_clear()

@@ -254,7 +254,7 @@ class _Windows(Writer):
         line, lines, run, runs, starts, walk = (
             f.load(slots, w) for w in (Word.LINE, Word.LINES, Word.RUN, Word.RUNS, Word.STARTS, Word.WALK))
         size, columns = self.size, self.lanes * self.vectors
-        places = f.stack(BLOCK)
+        places = f.stack(BLOCK + LOW - 1)
         along = a_column == size
         across = (a_row == size) & (a_column != size)
         with f.count(begin, end) as item:
@@ -311,7 +311,7 @@ class _Windows(Writer):
         """The addresses of `count` rows of a; a last tile that is not full finds the last row again."""
         number, at = Variable(f, first // line), Variable(f, first % line)
         here = Variable(f, a + f.load(lines, number.get()) + at.get() * a_row)
-        with f.count(0, (count + (LOW - 1)) & -LOW) as i:
+        with f.count(0, count + (LOW - 1)) as i:
             f.store(places, i, here.get())
             with f.when(i + 1 < count):
                 at.set(at.get() + 1)
