@@ -30,6 +30,7 @@ NARROW = 128  # columns of a product of windows up to which panels are so much t
 SMALL_TILE = 4  # rows of a tile that still is about as quick, by the row
 KEPT = 1 << 18  # bytes of c that stay in the second cache while others go through it
 LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
+FEW = 256  # rows up to which it is better to read a large b only once, as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
 _COPY = 0.1  # nanoseconds to copy one element of b
@@ -83,7 +84,10 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
     work = matrices * (m * row + _CALL) + after
     tall = PANEL * max(1, NARROW // n) if step.rows else PANEL
     panel, part, pieces = min(m, tall) if on_panels else m, n, 1
-    if work > PARALLEL:
+    if not (after or on_panels) and PANEL < m <= FEW and _once(step):
+        pieces, part = int(work / CHUNK), min(n, 2 * t.columns)
+        panel = min(m, _up(-(-m * matrices * -(-n // part) // (ENOUGH // 2)), t.rows))
+    elif work > PARALLEL:
         pieces = int(work / CHUNK)
         panel = min(m, tall, *(_up(max(1, most), t.rows) for most in (int(CHUNK / row), -(-m * matrices // ENOUGH))))
         panels = matrices * -(-m // panel)
@@ -103,6 +107,13 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
+def _once(step: Gemm) -> bool:
+    """Whether b is large and deep, and can be read as it is: then each of its columns goes to few panels."""
+    straight = step.b.strides[-1] == 1 or step.n == 1
+    plain = not (step.rows or step.apart)
+    return plain and straight and step.k > DEPTH and step.n * step.k * step.dtype.itemsize > LARGE
+
+
 def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool, steady: bool) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
     c = cut(step, t, after, on_panels, hot)
@@ -120,7 +131,7 @@ def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool, steady:
         raise InternalError(f"a ({k}, {n}) matrix with strides ({b_row}, {b_column}) is no operand ({step.where})")
     calls, ahead = [product], None
     enough, large = (t.rows, 0) if steady else (8 * t.rows, LARGE)
-    if k and not (straight and (n * k * size <= large or m < enough)):
+    if k and not (straight and (n * k * size <= large or m < enough or (c.panel > PANEL and not steady))):
         pack = _pack_call(step, t, straight)
         words[Word.B_STRIP], words[Word.B_ROW] = pack.words[PackWord.STRIP], t.columns * size
         each = pack.words[PackWord.STRIP] * pack.words[PackWord.COUNT]
