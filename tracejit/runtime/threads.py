@@ -3,13 +3,14 @@
 In: `launch(cell, kernel, slots, items, chunk)`, called by native code through `LAUNCH`. Out: all items are done.
 
 A launch cuts its items into chunks (by size only, so results do not depend on the thread count) and publishes one
-64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by
-one has a chunk, the caller too; the launch is over when all chunks are *finished*, so a worker that wakes late delays
-nobody. Workers look for tickets for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they
-cost nothing; woken on their caller's processor, they move to another. To wake one takes as long as a little work: a
-launch of two chunks does that only if it follows closely on another, and else is its caller's alone. One launch runs
-on the pool at a time; a caller that finds it busy does its items alone. A forked child has no pool and runs serially,
-until it asks for another number of threads.
+64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. The caller has the first one,
+so that it finds there what it wrote at the launch before; whoever lowers the count by one has another, the caller too.
+The launch is over when all chunks are *finished*, so a worker that wakes late delays nobody. Workers look for tickets
+for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they cost nothing; woken on their
+caller's processor, they move to another. To wake one takes as long as a little work: a launch of two chunks does that
+only if it follows closely on another, and else is its caller's alone. One launch runs on the pool at a time; a caller
+that finds it busy does its items alone. A forked child has no pool and runs serially, until it asks for another number
+of threads.
 
 Read next: `executor.py` (who launches).
 """
@@ -230,8 +231,10 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
         f.store_shared(pool, index, value)
     if sys.platform == "linux":
         f.store_shared(pool, _PROCESSOR, f.call_symbol("sched_getcpu") & _LEFT)
-    f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | chunks)
+    f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | (chunks - 1))
     f.call(wake, pool, f.smaller(chunks - 1, 2))
+    f.call_address(kernel, slots, 0, f.smaller(chunk, items))
+    f.add_shared(pool, _DONE, 1)
     f.call(take, pool)
 
     deadline = f.call(clock) + _CALLER_SPIN
