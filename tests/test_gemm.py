@@ -80,11 +80,22 @@ def test_values(m: int, n: int, k: int, orders: str, dtype: str) -> None:
 
 def test_large_operands_are_packed() -> None:
     """b beyond `LARGE`, in both orders."""
-    a, b = random(200, 700), random(700, 500, seed=1)
+    a, b = random(300, 700), random(700, 500, seed=1)
     assert b.nbytes > gemm.LARGE
     for order, walk in (("C", (500, 1)), ("F", (1, 700))):
-        run = product((), 200, 500, 700, View(0, 0, (700, 1)), View(1, 0, walk), [(200, 700), (700, 500)])
+        run = product((), 300, 500, 700, View(0, 0, (700, 1)), View(1, 0, walk), [(300, 700), (700, 500)])
         compare(run([a, np.array(b, order=order)]), a, b)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("m,n,k", [(25, 300, 1100), (128, 512, 700), (250, 40, 7000)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_large_deep_operand_is_read_once(m: int, n: int, k: int, order: str) -> None:
+    a, b = np.asarray(random(m, k), order=order), random(k, n, seed=1)  # type: ignore[call-overload]
+    left = View(0, 0, (k, 1) if order == "C" else (1, m))
+    run = product((), m, n, k, left, View(1, 0, (n, 1)), [a.shape, b.shape])
+    compare(run([a if order == "C" else a.T.copy().reshape(m, k), b]), a, b)
+    step = Gemm(np.dtype("f4"), (), m, n, k, left, View(1, 0, (n, 1)), View(2, 0, (n, 1)))
+    assert len(gemm.product(step, 0.0).calls) == (2 if n == 40 else 1)  # so narrow that many panels read each column
 
 
 @pytest.mark.parametrize("batch", [(3,), (2, 3), (700,), (0,), (2, 0), (40, 30)])
