@@ -733,3 +733,13 @@ def test_in_place_updates_wait_for_index_checks() -> None:
     with pytest.raises(IndexError):
         step(a, np.array([n]))
     assert float(v[0]) == 1.0 == float(v[-1])
+
+
+@pytest.mark.parametrize("kind", [tj.asarray, np.asarray])
+def test_arguments_that_are_one_array(kind: Any) -> None:
+    """Called often enough for the fast way; each pattern has its own values."""
+    f = tj.function(lambda x, s, t: x + 2 * s - t)
+    x, s, t = (kind(np.arange(4.0) + k) for k in (0, 10, 300))
+    for call in [(x, s, s)] * 4 + [(x, s, t), (x, x, s), (x, x, x), (s, x, s), (x, s, s), (x, s, t)] * 3:
+        want = [np.asarray(a) for a in call]
+        np.testing.assert_array_equal(np.asarray(f(*call)), want[0] + 2 * want[1] - want[2])

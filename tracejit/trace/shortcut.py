@@ -34,7 +34,7 @@ Shortcut = Callable[[tuple[Any, ...], Any], Any]
 
 def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     """The shortcut for calls like the one with these leaves; None if they need more than the common things."""
-    special = s.aliases is not None or s.numbers or s.passed or s.ties or s.copied
+    special = s.numbers or s.passed or s.ties or s.copied
     if special or any(r.kind not in PLAIN for r in s.results) or any(w.leaf >= 0 for w in s.writes):
         return None
     return _Writer(s, leaves).function()
@@ -125,6 +125,7 @@ class _Writer:
         self.lines.append("if default() is not dtype: return MISS")
         if not all(self._leaf(k, x) for k, x in enumerate(self.leaves)) or not self._common():
             return None
+        self._same()
         values = [f"v{k}" for k in self.s.leaves]
         at = self._over()
         if at is None:
@@ -185,6 +186,18 @@ class _Writer:
         else:
             return False
         return True
+
+    def _same(self) -> None:
+        """Miss unless just those arguments are one array that were at the trace, if any were."""
+        aliases = self.s.aliases
+        if aliases is None:
+            return
+        arrays = [k for k, x in enumerate(self.leaves) if isinstance(x, Tensor | np.ndarray)]
+        firsts = [k for k in arrays if aliases[k] == k]
+        tests = [f"a{k} is not a{aliases[k]}" for k in arrays if k not in firsts]
+        tests += [f"a{i} is a{k}" for n, k in enumerate(firsts) for i in firsts[:n]]
+        if tests:
+            self.lines.append(f"if {' or '.join(tests)}: return MISS")
 
     def _common(self) -> bool:
         """Read what comes from outside; False if it is of an uncommon kind."""
