@@ -163,7 +163,35 @@ def test_two_thousand_steps_compile_quickly() -> None:
             x = tj.sin(x) * 0.5 + x
         return x.sum()
 
-    for run, seconds in ((f, 4.0), (tj.grad(f), 8.0)):  # 0.8 and 1.5 on a quiet machine; unrolled, very long
+    def branching(x: Any) -> Any:
+        for _ in range(2000):
+            if x.sum() > 3:
+                x = tj.sin(x) * 0.5 + x
+            else:
+                x = x * 1.01
+        return x.sum()
+
+    # 0.8, 1.5, 1 and 3 on a quiet machine; unrolled, very long
+    for run, seconds in ((f, 4.0), (tj.grad(f), 8.0), (branching, 6.0), (tj.grad(branching), 12.0)):
         start = time.process_time()
         tj.function(run)(tj.ones(100))
         assert time.process_time() - start < seconds
+
+
+@pytest.mark.parametrize("n", [60, 301])
+def test_steps_with_branches(n: int) -> None:
+    def f(h: Any, w: Any) -> Any:
+        for k in range(n):
+            if h.sum() > 3:
+                h = tj.sin(h @ w) + 0.1
+            elif h[0, 0] > 0.5:
+                h, w = h * 0.7, w * 0.999
+            else:
+                h = h * 1.01 + 0.001 * k
+        return h
+
+    h, w = tj.asarray(np.linspace(0, 1, 8).reshape(2, 4)), tj.asarray(np.eye(4) * 1.1)
+    graph = rolled(f, h, w)
+    assert count(graph, "scan") == 1 and count(graph, "cond") <= 2
+    graph = rolled(tj.grad(lambda h, w: f(h, w).sum(), argnums=(0, 1)), h, w)
+    assert count(graph, "scan") == 2

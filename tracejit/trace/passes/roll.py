@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracejit.dims import is_symbolic
-from tracejit.ir import GETITEM, Graph, Node, Type, has_effects, reachable
+from tracejit.ir import GETITEM, Graph, Node, Type, has_effects, reachable, subgraphs
 from tracejit.ops import core
 from tracejit.ops.movement import CONCAT, RESHAPE, SLICE, moved_axis, permuted, reshaped, window
 from tracejit.ops.regions import SCAN
@@ -44,7 +44,7 @@ def roll(graph: Graph) -> Graph:
 
 
 def _cost(nodes: Sequence[Node]) -> int:
-    return sum(x.op.cost for x in nodes)
+    return sum(x.op.cost + sum(_cost(g.nodes) for g in subgraphs(x)) for x in nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,18 @@ class _Nodes:
         return None
 
     def seam(self, low: int, period: int) -> int:
-        """Where a repetition best begins: where the fewest values go on to the next, and if it can be no products:
-        with the sum that reads it, a product is one operation."""
+        """Where a repetition best begins: not between several results and their parts, where the fewest values go on to
+        the next, and if it can be no products: with the sum that reads it, a product is one operation."""
         latest: dict[Node, int] = {}
         for i in range(low, low + 3 * period):
             latest.update((x, i) for x in self.steps[i].inputs)
-        crossing, products = [0] * (period + 1), [0] * (period + 1)
+        whole, crossing, products = ([0] * period for _ in range(3))
         for i in range(low + period, low + 2 * period):
             for at in range(i + 1, min(latest.get(self.steps[i], i), i + period) + 1):
+                whole[(at - low) % period] += _has_parts(self.steps[i])
                 crossing[(at - low) % period] += 1
                 products[(at - low) % period] += self.steps[i].op.name == "multiply"
-        return min(range(period), key=lambda k: (crossing[k], products[k]))
+        return min(range(period), key=lambda k: (whole[k], crossing[k], products[k]))
 
     def alike(self, i: int, period: int) -> bool:
         """Whether node i + period does what node i does, on what lies a period later, or on the same."""
@@ -135,6 +136,10 @@ class _Nodes:
         if (row := self.rows.get(a)) is not None and (other := self.rows.get(b)) is not None:
             return len(row.differs(other) or "..") < 2
         return _is_literal(a) and _is_literal(b) and a.type == b.type
+
+
+def _has_parts(x: Node) -> bool:
+    return isinstance(x.type, tuple)
 
 
 def _is_literal(x: Node) -> bool:
@@ -194,8 +199,6 @@ class _Roll:
     def _look(self) -> None:
         nodes, run = self.nodes, self.run
         place, p = nodes.place, run.period
-        if any(isinstance(x.type, tuple) or x.op is GETITEM for x in self.template):
-            raise _Unfit
         carried: dict[int, None] = {}  # positions in a repetition that the next one reads
         self.fixed: dict[Node, None] = {}
         self.moving: dict[Node, list[Node]] = {}  # rows and literals of the template, with those of each repetition
@@ -222,6 +225,8 @@ class _Roll:
         if self.stacked and _cost(self.template) * run.turns < LEAST_STACKED:
             raise _Unfit
         if not (self.carries or self.stacked) or any(k < 0 for k in self.starts.values()):
+            raise _Unfit
+        if any(_has_parts(y) for y in (*self.fixed, *(self.template[j] for j in (*self.carries, *self.stacked)))):
             raise _Unfit
         steps = [self._step(found) for y, found in self.moving.items() if y in nodes.rows]
         self.reverse = sum(step for _, step in steps) < 0
