@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from tracejit.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (
-    roll, control, dissolve, batch, running, fold, simplify, vectors, cse, settle, moments, cse, control, fission,
-    lanes, dce,
+    roll, control, dissolve, batch, running, fold, simplify, vectors, cse, settle, moments, control, fission, lanes,
+    dce,
 )
 FAST_PASSES = tuple(simplify_fast if p is simplify else p for p in PASSES)  # with fastmath
 

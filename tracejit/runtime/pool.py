@@ -5,7 +5,7 @@ in page faults than most kernels; memory that was used before costs nothing.
 
 NumPy makes every view of an array refer to the first array over the memory, so memory is free when that one array dies,
 which a weak reference tells. Freed blocks wait in lists by size class, newest used first, at most `limit()` bytes of
-them; the oldest go back to the system.
+them, and no more than what was in use lately can make good use of; the oldest go back to the system.
 
 Read next: `program.py` (who allocates).
 """
@@ -29,6 +29,8 @@ import numpy as np
 from tracejit.locks import fork_safe
 
 SMALL = 1 << 16  # bytes below which NumPy's own allocator serves
+SPARE = 1 << 24  # bytes that may be kept in any case, besides as many as were in use at once lately
+_LATELY = 256  # returned blocks after which that peak begins to be forgotten
 _PAGE = mmap.PAGESIZE
 _HUGE = 1 << 21  # bytes from which large pages pay
 _FLAGS = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
@@ -72,7 +74,7 @@ _lock = fork_safe(threading.Lock(), awaited=True)  # a child finds the lists who
 _returned: deque[_Block] = deque()  # died, not yet counted: a weak reference's callback may come while the lock is held
 _lent: set[_Block] = set()
 _free: dict[int, deque[_Block]] = {}  # by size class, newest last
-_in_use = _cached = _hits = _misses = _clock = 0
+_in_use = _cached = _hits = _misses = _clock = _peak = 0
 
 
 def _physical_memory() -> int:
@@ -121,7 +123,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < SMALL:
         return np.empty(shape, dtype)
-    global _in_use, _cached, _hits, _misses
+    global _in_use, _cached, _hits, _misses, _peak
     size = size_class(nbytes)
     with _lock:
         if _returned:
@@ -142,6 +144,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
                                       ) from error
             _misses += 1
         _in_use += size
+        _peak = max(_peak, _in_use)
         _lent.add(block)
     array = np.ndarray(shape, dtype, block.memory)
     lease = _Lease(array, _on_death)
@@ -181,7 +184,7 @@ def _on_death(lease: _Lease, note: Callable[[_Block], None] = _returned.append) 
 
 def _collect() -> None:
     """Put blocks whose array has died into the lists, then keep to the limit. Call with the lock held."""
-    global _in_use, _cached, _clock
+    global _in_use, _cached, _clock, _peak
     while _returned:
         block = _returned.popleft()
         block.lease = None
@@ -191,13 +194,16 @@ def _collect() -> None:
         if sys.getrefcount(block.memory) <= 2:
             _clock += 1
             block.stamp = _clock
+            if _clock % _LATELY == 0:
+                _peak = max(_in_use, _peak * 7 // 8)
             blocks = _free.get(block.size)
             if blocks is None:
                 blocks = _free[block.size] = deque()
             blocks.append(block)
             _cached += block.size
-    if _cached > _limit:
-        _release(_cached - _limit)
+    most = min(_limit, SPARE + _peak)
+    if _cached > most:
+        _release(_cached - most)
 
 
 def _release(nbytes: int) -> None:

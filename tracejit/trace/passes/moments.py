@@ -42,23 +42,38 @@ class _Cut:
     inner: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """x with its axis cut in two, and the sums of blocks; the dims of a block; those left of the sum's; elements."""
+
+    values: Tensor
+    sums: Tensor
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+    count: int
+
+
 def moments(graph: Graph) -> Graph:
     """Take large sums of squares about a mean by blocks."""
+    firsts: dict[Node, Node] = {}
     cuts: dict[Node, _Cut] = {}
-    squares = set()
     for node in graph.nodes:
         first = _first_sum(node)
         cut = first and _cut(first.inputs[0], first.attrs["axis"])
         if first and cut:
-            cuts[first] = cuts[node] = cut
-            squares.add(node)
+            firsts[node], cuts[first] = first, cut
     if not cuts:
         return graph
+    blocks: dict[Node, _Blocks] = {}
 
     def rule(node: Node, args: list[Any]) -> Any:
-        if node not in cuts:
-            return None
-        return (_squares if node in squares else _sums)(args[0], node.attrs["axis"], cuts[node])
+        if node in cuts:
+            blocks[node] = _blocks(args[0], node.attrs["axis"], cuts[node])
+            return reduction.sum(blocks[node].sums, axis=blocks[node].outer)
+        if node in firsts:
+            first = firsts[node]
+            return _squares(args[0], blocks[first], cuts[first])
+        return None
 
     return rewrite(graph, rule)
 
@@ -110,33 +125,27 @@ def _rows(shape: Sequence[int], axes: tuple[int, ...], size: int) -> _Cut | None
     return _Cut(axis, part, tuple(range(axis + 1, axes[-1] + 1))) if inner * part >= FEW else None
 
 
-def _blocks(x: Tensor, axes: tuple[int, ...], cut: _Cut) -> tuple[Tensor, tuple[int, ...], tuple[int, ...], int]:
-    """x with its axis cut in two; the dims of blocks; the dims that are left of `axes` after those; elements of one."""
+def _blocks(x: Tensor, axes: tuple[int, ...], cut: _Cut) -> _Blocks:
     shape = x.shape
-    blocks = reshaped(x, (*shape[: cut.axis], shape[cut.axis] // cut.size, cut.size, *shape[cut.axis + 1:]))
+    values = reshaped(x, (*shape[: cut.axis], shape[cut.axis] // cut.size, cut.size, *shape[cut.axis + 1:]))
     inner = (cut.axis + 1, *(a + 1 for a in cut.inner))
     outer = tuple(range(axes[0], cut.axis + 1))
-    return blocks, inner, outer, cut.size * prod(shape[a] for a in cut.inner)
+    count = cut.size * prod(shape[a] for a in cut.inner)
+    return _Blocks(values, reduction.sum(values, axis=inner), inner, outer, count)
 
 
-def _sums(x: Tensor, axes: tuple[int, ...], cut: _Cut) -> Tensor:
-    blocks, inner, outer, _ = _blocks(x, axes, cut)
-    return reduction.sum(reduction.sum(blocks, axis=inner), axis=outer)
-
-
-def _squares(squares: Tensor, axes: tuple[int, ...], cut: _Cut) -> Tensor:
-    x, spread = (wrap(i) for i in _node(squares).inputs[0].inputs)
-    c = wrap(_node(spread).inputs[0])
-    blocks, inner, outer, count = _blocks(x, axes, cut)
-    mean = _over(reduction.sum(blocks, axis=inner), count)
-    kept = tuple(1 if k in inner else n for k, n in enumerate(blocks.shape))
-    away = blocks - core.broadcast_to(reshaped(mean, kept), blocks.shape)
-    sizes = [1] * (x.ndim - c.ndim) + list(c.shape)
+def _squares(squares: Tensor, blocks: _Blocks, cut: _Cut) -> Tensor:
+    x, spread = _node(squares).inputs[0].inputs
+    c = wrap(spread.inputs[0])
+    mean = _over(blocks.sums, blocks.count)
+    kept = tuple(1 if k in blocks.inner else n for k, n in enumerate(blocks.values.shape))
+    away = blocks.values - core.broadcast_to(reshaped(mean, kept), blocks.values.shape)
+    sizes = [1] * (len(x.shape) - c.ndim) + list(c.shape)
     sizes = [*sizes[: cut.axis + 1], *(n for a, n in enumerate(sizes) if a > cut.axis and a not in cut.inner)]
     apart = mean - core.broadcast_to(reshaped(c, tuple(sizes)), mean.shape)
-    within, left = (reduction.sum(y, axis=inner) for y in (ew.square(away), away))
-    two, n = (core.full(k, mean.shape, mean.dtype) for k in (2, count))
-    return reduction.sum(within + apart * (two * left + n * apart), axis=outer)
+    within, left = (reduction.sum(y, axis=blocks.inner) for y in (ew.square(away), away))
+    two, n = (core.full(k, mean.shape, mean.dtype) for k in (2, blocks.count))
+    return reduction.sum(within + apart * (two * left + n * apart), axis=blocks.outer)
 
 
 def _over(x: Tensor, count: int) -> Tensor:
