@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from llvmlite import binding
@@ -54,6 +55,11 @@ def tell(row: Row, threads: int) -> None:
         print(f"  {peer} failed: {why}", file=sys.stderr)
 
 
+def with_ours(peers: Collection[str]) -> list[str]:
+    """The libraries to measure: those named, and ours, without which there is nothing to compare."""
+    return [name for name in PEERS if name == OURS or name in peers]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
@@ -61,11 +67,13 @@ def main() -> int:
                         help="put the tables between the marks of this file, docs/benchmarks.md if none is named")
     parser.add_argument("--only", nargs="+", metavar="NAME",
                         help="workloads whose name, or that of their table, has one of these in it")
-    parser.add_argument("--peers", nargs="+", metavar="NAME", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", metavar="NAME", choices=list(PEERS), default=list(PEERS),
+                        help=f"libraries beside {OURS}, which is always measured")
     parser.add_argument("--rounds", type=int, default=3)
     both = list(dict.fromkeys([default_threads(), 1]))
     parser.add_argument("--threads", nargs="+", type=int, default=both, help="a table for each; all and 1 by default")
     arguments = parser.parse_args()
+    arguments.peers = with_ours(arguments.peers)
     if arguments.write and (arguments.only or arguments.peers != list(PEERS)):
         parser.error("--write is for all workloads and libraries")
 

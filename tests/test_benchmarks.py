@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tracejit as tj
-from benchmarks.__main__ import BEGIN, DOCUMENT, END, write_document
+from benchmarks.__main__ import BEGIN, DOCUMENT, END, with_ours, write_document
 from benchmarks.harness import ALL, Library, Row, check_processors, shortfalls, table
 from benchmarks.memory import peak_of_steps
 from benchmarks.peers import PEERS
@@ -28,6 +28,11 @@ def operations(f: Any, *args: Any, turns: float | None = None) -> Counter[tuple[
     function(*args)
     found = work_of_plan(function.specializations()[-1].built.plan, turns)
     return None if found is None else Counter({k: round(v) for k, v in found.items() if v >= 64})
+
+
+def test_ours_is_always_measured() -> None:
+    assert with_ours(["torch"]) == ["tracejit", "torch"]
+    assert with_ours(list(PEERS)) == list(PEERS)
 
 
 def test_operations_of_maps_and_rows() -> None:

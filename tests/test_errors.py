@@ -255,6 +255,50 @@ def exception_that_a_handler_would_catch():
 
 
 @program
+def exception_that_a_finally_would_drop():
+    @tj.function
+    def f(x):
+        try:
+            if x.sum() < 0:  # here
+                raise ValueError("negative")
+        finally:
+            return x  # noqa: B012
+
+    f(tj.ones(3))
+
+
+@program
+def exception_past_a_with_that_prints():
+    class Section:
+        def __enter__(self):
+            print("begin")
+
+        def __exit__(self, *_):
+            print("end")
+
+    @tj.function
+    def f(x):
+        with Section():
+            if x.sum() > 0:  # here
+                raise ValueError("positive")
+        return x
+
+    f(tj.ones(3))
+
+
+@program
+def pattern_of_a_match():
+    @tj.function
+    def f(n, m):
+        match n, m:
+            case 0, 1:  # here
+                return n
+        return m
+
+    f(tj.constant(3), tj.constant(4))
+
+
+@program
 def assignment_that_may_not_run():
     @tj.function
     def f(x):

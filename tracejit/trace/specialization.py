@@ -352,7 +352,7 @@ def record(
             with recording(trace):
                 raise_later(error)  # its text holds traced values
         effects = [n for n in trace.nodes if has_effects(n)]
-        if effects:  # what eager code would have done before it failed
+        if effects and not hasattr(error, "_tracejit_alone"):  # what eager code would have done before it failed
             inputs = {n: call.leaves[k] for k, n in starts.items()}
             leave(error, trace, inputs, effects)
         raise

@@ -13,6 +13,7 @@ Read next: `captures.py` (what is reachable), `function.py` (who uses a finished
 
 from __future__ import annotations
 
+import linecache
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -361,6 +362,8 @@ class Trace:
     def _unknown(self, tensor: Tensor, purpose: str) -> TracerError:
         node = tensor._value
         made = node.where if isinstance(node, Node) and node.op is not INPUT else ""
+        if purpose == "bool()" and _in_match():
+            purpose = MATCH
         return TracerError(
             f"{purpose} at {user_line()}: this value is not known while {self.name} is being traced. It depends on "
             f"{self._sources(tensor)}{f' and was made at {made}' if made else ''}.\n{_no_source()}{_advice(purpose)}"
@@ -405,8 +408,22 @@ def _no_source() -> str:
     return ""
 
 
+MATCH = "a pattern of the match statement"
+
+
+def _in_match() -> bool:
+    """Whether the user's line, which wants a truth value, is one of a match statement."""
+    file, _, line = user_line().rpartition(":")
+    return bool(file) and linecache.getline(file, int(line)).lstrip().startswith(("match ", "case "))
+
+
 def _advice(purpose: str) -> str:
     """The rewrite for each way of leaving the trace."""
+    if purpose == MATCH:
+        return (
+            "A match statement is compiled if all its patterns are plain values (case 0:), names or _. Use if and elif "
+            "in place of the others."
+        )
     if purpose == "bool()":
         return (
             "Statements like if, while, for and assert in your own functions are compiled as branches and loops; the "

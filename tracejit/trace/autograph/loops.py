@@ -64,12 +64,12 @@ def traced_range(*args: Any, dtype: Any = None) -> Steps:
     """`range` whose bounds are traced; items are Python ints, or tensors of `dtype`."""
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
     start, stop, step = map(_whole, (start, stop, step))
-    span = stop - start
+    span = stop if isinstance(start, int) and start == 0 else stop - start
     if isinstance(step, Tensor):
         raise TracerError(f"range at {user_line()}: the step must be known while tracing")
     if step == 0:
         raise ValueError("range() arg 3 must not be zero")
-    count = (span + (step - 1 if step > 0 else step + 1)) // step
+    count = span if step == 1 else (span + (step - 1 if step > 0 else step + 1)) // step
 
     def item(i: Any, rows: Sequence[Tensor]) -> Any:
         value = start + i * step

@@ -25,7 +25,7 @@ from tracejit.ir import Node
 from tracejit.ops import comparison, core, effects
 from tracejit.tensor import Number, Tensor, state
 from tracejit.trace.autograph import loops
-from tracejit.trace.autograph.raising import guarding, guards, last_raise, refused
+from tracejit.trace.autograph.raising import dropped, exits, finishing, guarding, guards, last_raise, leaving, refused
 from tracejit.trace.autograph.staging import (
     Facts,
     Loop,
@@ -49,7 +49,9 @@ __all__ = [
     "caught",
     "compare",
     "condition",
+    "dropped",
     "elements",
+    "finishing",
     "for_",
     "guarding",
     "if_",
@@ -377,6 +379,15 @@ def assert_(test: Any, message: Callable[[], Any] | None) -> Any:
         return test
     if guards.catch(AssertionError):
         raise refused("AssertionError", user_line())
+    if exits.finish:  # the finally comes first
+
+        def fail() -> None:
+            raise AssertionError(*(() if message is None else (message(),)))
+
+        branch(test, _nothing, fail, (), _expression())
+        return True
+    for outer in exits.active:
+        outer.passed("AssertionError", user_line())
     effects.check(predicate(test), message)
     return True
 
@@ -414,9 +425,12 @@ class _Suppressing:
         return self.inner.__exit__(kind, error, trace) if not isinstance(error, TracerError) else False
 
 
-def manager(x: Any) -> Any:
-    """The context manager of a with statement."""
-    return _Suppressing(x) if type(x) is contextlib.suppress else x
+def manager(x: Any, call: Callable[[Any], Any]) -> Any:
+    """The context manager of a with statement. call: what rewrites its methods."""
+    if type(x) is contextlib.suppress:
+        return _Suppressing(x)
+    managed = hasattr(type(x), "__enter__") and hasattr(type(x), "__exit__")  # else Python says what is missing
+    return leaving(x, call) if managed and state.trace is not None else x
 
 
 class _Shown:

@@ -25,7 +25,7 @@ from tracejit.ops.bodies import Region, Slot, rebind_all, same_value, single, to
 from tracejit.ops.regions import COND, SCAN, WHILE
 from tracejit.tensor import Number, Tensor, apply, recording
 from tracejit.trace.autograph.places import Contents, Facts, Place, Surroundings, places_of
-from tracejit.trace.autograph.raising import guards, last_raise, raise_later, refused
+from tracejit.trace.autograph.raising import guards, last_raise, leave, raise_later, refused
 from tracejit.trace.autograph.values import RAISED, UNSET, Outcome, Undefined
 from tracejit.trees import flatten, leaf_names, unflatten
 
@@ -59,7 +59,7 @@ class Part:
                     last_raise.latest = None
                     if guards.catch(type(error)):
                         raise refused(type(error).__name__, facts.where) from error
-                    raise_later(error)
+                    raise_later(leave(error, facts.where))
                     self.outcome = RAISED
                 self.after = [p.get() for p in self.places]
         finally:

@@ -224,12 +224,50 @@ def _leaves_conditionally(node: ast.stmt) -> bool:
     """Whether a `with`, `try` or `match` holds an if or a loop that a jump may leave."""
     for block in _blocks(node):
         for inner in block:
-            if isinstance(inner, ast.If | ast.For | ast.While):
+            if isinstance(inner, ast.If | ast.For | ast.While) or (isinstance(inner, ast.Match) and _as_if(inner)):
                 if jumps([inner]):
                     return True
             elif not isinstance(inner, _SCOPES) and _leaves_conditionally(inner):
                 return True
     return False
+
+
+def _as_if(node: ast.Match) -> list[ast.stmt] | None:
+    """A match whose patterns are plain values (`case 0 | 1 if p:`) as an if statement; None if there are others."""
+    subject = f"{PREFIX}subject_{node.lineno}_{node.col_offset}"
+
+    def seen() -> ast.expr:
+        return ast.Name(subject, ast.Load())
+
+    def test(pattern: ast.pattern) -> ast.expr | None:
+        found: ast.expr | None = None
+        if isinstance(pattern, ast.MatchValue):
+            found = ast.Compare(seen(), [ast.Eq()], [pattern.value])
+        elif isinstance(pattern, ast.MatchSingleton):
+            found = ast.Compare(seen(), [ast.Is()], [ast.Constant(pattern.value)])
+        elif isinstance(pattern, ast.MatchOr):
+            either = [t for t in map(test, pattern.patterns) if t is not None]
+            found = ast.BoolOp(ast.Or(), either) if len(either) == len(pattern.patterns) else None
+        return found and ast.copy_location(found, pattern)
+
+    made: list[ast.stmt] = []
+    for case in reversed(node.cases):
+        pattern = case.pattern
+        if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and not (pattern.name and case.guard):
+            found, body = case.guard, case.body
+            if pattern.name:
+                take = ast.Assign([ast.Name(pattern.name, ast.Store())], seen())
+                body = [ast.copy_location(take, pattern), *body]
+        else:
+            found, body = test(pattern), case.body
+            if found is None:
+                return None
+            if case.guard is not None:
+                found = ast.copy_location(ast.BoolOp(ast.And(), [found, case.guard]), pattern)
+        made = [ast.copy_location(ast.If(found, body, made), pattern)] if found is not None else body
+    value = ast.Call(ast.Attribute(ast.Name(RUNTIME, ast.Load()), "subject", ast.Load()), [node.subject], [])
+    first: ast.stmt = ast.copy_location(ast.Assign([ast.Name(subject, ast.Store())], value), node.subject)
+    return [ast.fix_missing_locations(s) for s in (first, *made)]
 
 
 def _always_leaves(block: Sequence[ast.stmt]) -> bool:
@@ -382,6 +420,7 @@ class _Rewriter(ast.NodeTransformer):
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         """A list of statements. After one that may leave it by a jump, the rest becomes a function."""
         out: list[ast.stmt] = []
+        statements = [n for s in statements for n in (isinstance(s, ast.Match) and _as_if(s)) or [s]]
         statements = [_nested(s) if isinstance(s, ast.If) else s for s in statements]
         for k, node in enumerate(statements):
             rest = statements[k + 1 :]
@@ -401,11 +440,8 @@ class _Rewriter(ast.NodeTransformer):
         """A statement that `operators.py` runs, and what follows it in its block."""
         made: list[ast.stmt] = []
         parts: list[ast.stmt] = [node, *rest]
-        spelled = self._spelled
-        names = tuple(spelled(n) for n in assigned(parts) if not n.startswith(PREFIX))
-        attributes, containers = (tuple(tuple(map(spelled, p)) for p in places) for places in changed_places(parts))
         absorbs = isinstance(node, ast.If) and (_always_leaves(node.body) or _always_leaves(node.orelse))
-        facts = names, attributes, containers, node.lineno, absorbs, tuple(sorted(self.scope.nonlocals & set(names)))
+        facts = self.facts(parts, absorbs)
         if isinstance(node, ast.If):
             first = [self.visit(node.test)]
             first += [self.made(made, "ag__body", node.body, node), self.made(made, "ag__else", node.orelse, node)]
@@ -428,7 +464,7 @@ class _Rewriter(ast.NodeTransformer):
             first = [self.made(made, "ag__body", [node], node, raw=True)]
             form = "block"
         first.append(self.made(made, "ag__rest", rest, rest[0] if rest else node))
-        call: ast.expr = self.runtime(node, form, *first, _literal(facts))
+        call: ast.expr = self.runtime(node, form, *first, facts)
         if not leaves:
             return [*made, ast.copy_location(ast.Expr(call), node)]
         outcome = ast.Name("ag__outcome", ast.Store())
@@ -438,6 +474,14 @@ class _Rewriter(ast.NodeTransformer):
         there = ast.Compare(ast.Name("ag__outcome", ast.Load()), [ast.IsNot()], [ast.Constant(None)])
         keep: list[ast.stmt] = [ast.Assign([outcome], call), ast.If(there, [ast.Return(value)], [])]
         return [*made, *(ast.fix_missing_locations(ast.copy_location(s, node)) for s in keep)]
+
+    def facts(self, parts: Sequence[ast.stmt], absorbs: bool = False) -> ast.expr:
+        """What `Facts` holds of statements that may change places."""
+        spelled = self._spelled
+        names = tuple(spelled(n) for n in assigned(parts) if not n.startswith(PREFIX))
+        attributes, containers = (tuple(tuple(map(spelled, p)) for p in places) for places in changed_places(parts))
+        shared = tuple(sorted(self.scope.nonlocals & set(names)))
+        return _literal((names, attributes, containers, parts[0].lineno, absorbs, shared))
 
     def made(
         self,
@@ -464,7 +508,8 @@ class _Rewriter(ast.NodeTransformer):
         if plain:
             new = [ast.copy_location(ast.Return(self.visit(body[0].value)), body[0])]  # type: ignore[attr-defined]
         elif raw:
-            new = [self.visit(body[0])]
+            found = self.visit(body[0])
+            new = found if isinstance(found, list) else [found]
         else:
             new = self.block(body)
         scope.in_body = saved
@@ -498,11 +543,29 @@ class _Rewriter(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.AST:
         node.items = [self.visit(i) for i in node.items]
         for i in node.items:
-            i.context_expr = self.runtime(i.context_expr, "manager", i.context_expr)
+            call = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "call", ast.Load())
+            i.context_expr = self.runtime(i.context_expr, "manager", i.context_expr, call)
         node.body = self.block(node.body)
         return node
 
-    def visit_Try(self, node: ast.Try) -> ast.AST:
+    def visit_Try(self, node: ast.Try) -> Any:
+        if not node.finalbody:
+            return self._handled(node)
+        # what is raised inside under a traced condition runs the finally there, before it leaves: so a function has it
+        final = copy.deepcopy(node.finalbody)
+        out: list[ast.stmt] = []
+        facts = self.facts(final)
+        name = self.made(out, "ag__final", final, final[0])
+        inner: list[ast.stmt] = [self._handled(node)] if node.handlers else self.block(node.body)
+        watched = ast.With([ast.withitem(self.runtime(node.body[0], "finishing", name, facts), None)], inner)
+        body: list[ast.stmt] = [ast.fix_missing_locations(ast.copy_location(watched, node.body[0]))]
+        first = node.finalbody[0]
+        look: ast.stmt = ast.copy_location(ast.Expr(self.runtime(first, "dropped")), first)
+        ends = [look] if jumps(node.finalbody) else []
+        return [*out, ast.copy_location(ast.Try(body, [], [], [*ends, *self.block(node.finalbody)]), node)]
+
+    def _handled(self, node: ast.Try) -> ast.Try:
+        """A try statement without its finally."""
         body = self.block(node.body)
         if node.handlers:  # what is raised inside under a traced condition could not be caught
             kinds = [copy.deepcopy(h.type) or ast.Name("BaseException", ast.Load()) for h in node.handlers]
@@ -517,8 +580,7 @@ class _Rewriter(ast.NodeTransformer):
                 h.type = self.visit(h.type)
             look = ast.copy_location(ast.Expr(self.runtime(h, "caught", named)), h)
             h.body = [look, *self.block(h.body)]
-        node.orelse, node.finalbody = self.block(node.orelse), self.block(node.finalbody)
-        return node
+        return ast.copy_location(type(node)(body, node.handlers, self.block(node.orelse), []), node)
 
     visit_TryStar = visit_Try  # type: ignore[assignment]
 
