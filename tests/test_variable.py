@@ -231,11 +231,17 @@ def test_a_variable_that_is_only_given_back_is_the_variable() -> None:
 
 
 def in_threads(f: Callable[[], Any], n: int = 4) -> None:
+    """Run f in threads that take turns as often as they can."""
     threads = [threading.Thread(target=f) for _ in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    saved = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(saved)
 
 
 @pytest.mark.parametrize("size", [5, 300_000])
@@ -257,12 +263,7 @@ def test_no_update_of_another_thread_is_lost(size: int) -> None:
             v[k % 3] = v[k % 3]  # of its own value: two steps, but on no element that is looked at below
 
     step()
-    saved = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        in_threads(work)
-    finally:
-        sys.setswitchinterval(saved)
+    in_threads(work)
     assert v.numpy()[3:].tolist() == [4 * turns * 2.5 + 0.5] * (size - 3)
     assert step.trace_count == 1
 
@@ -289,10 +290,5 @@ def test_counters_of_compiled_calls_are_exact() -> None:
             other(tj.constant(1.0))
             count.assign_add(1)
 
-    saved = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        in_threads(work)
-    finally:
-        sys.setswitchinterval(saved)
+    in_threads(work)
     assert int(count) == 3600 and float(total) == 3600.0 and len(set(seen)) == 1200

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,14 +32,13 @@ def fork_safe(lock: Any, awaited: bool = False) -> Any:
     return lock
 
 
-class updating:
-    """`with updating(handles):` nobody else changes the Variables among these handles. A compiled call reads them, and
-    writes them when it has run."""
+class holding:
+    """`with holding(locks):` all of them, taken in the order given."""
 
     __slots__ = ("locks",)
 
-    def __init__(self, handles: Iterable[Any]):
-        self.locks = [h.lock for h in sorted(handles, key=id) if h.lock is not None]
+    def __init__(self, locks: Sequence[Any]):
+        self.locks = locks
 
     def __enter__(self) -> None:
         for lock in self.locks:
@@ -48,6 +47,12 @@ class updating:
     def __exit__(self, *_: object) -> None:
         for lock in self.locks:
             lock.release()
+
+
+def updating(handles: Iterable[Any]) -> holding:
+    """`with updating(handles):` nobody else changes the Variables among these handles. A compiled call reads them, and
+    writes them when it has run."""
+    return holding([h.lock for h in sorted(handles, key=id) if h.lock is not None])
 
 
 class once(Generic[T]):

@@ -26,7 +26,7 @@ import numpy as np
 from tracejit import dtypes
 from tracejit.errors import user_line
 from tracejit.ir import Type
-from tracejit.locks import fork_safe
+from tracejit.locks import fork_safe, holding
 from tracejit.lower import mathlib, scalar
 from tracejit.lower.mathlib.arithmetic import PHILOX_KEY_STEPS, PHILOX_MULTIPLIERS
 from tracejit.ops import core
@@ -148,22 +148,10 @@ PATIENCE = 1.0  # seconds that a trace waits for compiled calls that draw from t
 _locks: dict[int, Any] = {}  # by id of the handle that counts a generator's draws
 
 
-class drawing:
+def drawing(handles: Sequence[Any]) -> holding:
     """`with drawing(handles):` nobody else draws from the generators whose draws these handles count. A compiled call
     reads such a count, and writes it when it has run."""
-
-    __slots__ = ("locks",)
-
-    def __init__(self, handles: Sequence[Any]):
-        self.locks = [_locks[i] for i in sorted(map(id, handles)) if i in _locks]
-
-    def __enter__(self) -> None:
-        for lock in self.locks:
-            lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        for lock in self.locks:
-            lock.release()
+    return holding([_locks[i] for i in sorted(map(id, handles)) if i in _locks])
 
 
 def counts_draws(handle: Any) -> bool:
