@@ -218,6 +218,21 @@ def test_with() -> None:
             assert x.sum() < 100
         return x
 
+    @contextlib.contextmanager
+    def section():
+        try:
+            yield
+        finally:
+            print("end")
+
+    def in_a_generator(x):
+        with section():
+            x = checked(x)
+        return x
+
+    with pytest.raises(tj.TracerError, match="inside a with statement whose section prints"):
+        tj.function(in_a_generator)(t(0.0, 1.0))
+
     for f in (raises, asserts):
         compiled = tj.function(f)
         for x in (LARGE, t(0.0, 1.0)):

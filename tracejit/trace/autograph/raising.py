@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -139,11 +140,13 @@ class leaving:
         nodes = state.trace.nodes if state.trace is not None else []  # type: ignore[attr-defined]
         before = len(nodes)
         found = self.call(self.inner.__exit__)(kind, error, trace)
-        if self.missed and not isinstance(error, TracerError) and any(has_effects(n) for n in nodes[before:]):
+        acts = any(has_effects(n) for n in nodes[before:]) or _prints(self.inner)
+        if self.missed and acts and not isinstance(error, TracerError):
             name, where = self.missed
+            manager = getattr(self.inner, "gen", type(self.inner)).__name__
             refusal = TracerError(
                 f"{name} is raised under the condition at {where}, which is known only at run time, inside a with "
-                f"statement whose {type(self.inner).__name__} prints or has another effect when it is left. Write it "
+                f"statement whose {manager} prints or has another effect when it is left. Write it "
                 f"as try: ... finally: ..., or raise outside of the with"
             )
             refusal._tracejit_alone = True  # type: ignore[attr-defined]
@@ -154,6 +157,12 @@ class leaving:
         """An exception of this name goes past, at run time."""
         self.missed = self.missed or (name, where)
         return lambda: None
+
+
+def _prints(manager: Any) -> bool:
+    """Whether a `contextlib.contextmanager` prints: the code of generators stays as it is, so that is not recorded."""
+    made = getattr(manager, "gen", None)
+    return isinstance(made, types.GeneratorType) and "print" in made.gi_code.co_names
 
 
 class Exits(threading.local):
