@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 import tracejit as tj
 from benchmarks.__main__ import BEGIN, DOCUMENT, END, with_ours, write_document
 from benchmarks.harness import ALL, Library, Row, check_processors, shortfalls, table
-from benchmarks.memory import peak_of_steps
+from benchmarks.memory import Peak, peak_of_steps
 from benchmarks.peers import PEERS
 from benchmarks.roofline import Limits, Work, moving_kernel, operation_kernel, work_of_plan
 from benchmarks.training import TRAINING, Miniature, TrainingStep
@@ -128,13 +130,19 @@ def test_training_steps_start_from_the_same_loss(workload: TrainingStep) -> None
     workload.check(loss, workload.build(PEERS["numpy"](1), wide)())
 
 
+class Wide(Miniature):
+    sizes = (1000, 1000, 8, 8)
+
+
+def peak_of_wide_steps() -> Peak:
+    return peak_of_steps(Wide(), PEERS["tracejit"](1))
+
+
 def test_memory_of_steps() -> None:
-    """The weights, gradients and moments of a layer of a million numbers take 16 MB at least, and not much more."""
-
-    class Wide(Miniature):
-        sizes = (1000, 1000, 8, 8)
-
-    found = peak_of_steps(Wide(), PEERS["tracejit"](1))
+    """The weights, gradients and moments of a layer of a million numbers take 16 MB at least, and not much more; in a
+    fresh process, which has no memory left over from other tests."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        found = processes.submit(peak_of_wide_steps).result()
     assert 12e6 < found.grown < 60e6 < found.whole
 
 
