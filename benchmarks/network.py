@@ -208,7 +208,8 @@ class Dropout(Workload):
         return call
 
     def numpy(self, peer):
-        return lambda x: x.sum()
+        draw = np.random.default_rng(0).random
+        return lambda x: np.where(draw(x.shape, "float32") < 0.5, x * 2, 0).sum()
 
 
 NETWORK: dict[str, Workload] = {

@@ -185,6 +185,7 @@ def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
             with f.when(stopped()):
                 f.ret()
             with f.when(chunks_left() != 0):
+                f.call(move, pool)
                 f.call(take, pool)
                 deadline.set(f.call(clock) + SPIN)
             f.pause()
