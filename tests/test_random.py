@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.stats
+from calls import in_threads
 
 import tracejit as tj
 from tracejit.lower import mathlib
@@ -283,14 +282,5 @@ def test_threads_that_call_compiled_functions_never_share_a_draw() -> None:
             found.extend((float(many[0]), float(single)))
             found.append(float(tj.random.uniform((), dtype="float64")))
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=draw) for _ in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(draw)
     assert len(set(found)) == len(found) == 3200

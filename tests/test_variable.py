@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+from calls import in_threads
 
 import tracejit as tj
 
@@ -228,20 +226,6 @@ def test_a_variable_that_is_only_given_back_is_the_variable() -> None:
     f, g = tj.function(lambda: v), tj.function(lambda x: (x * 2, {"v": v}))
     for _ in range(2):
         assert f() is v and g(tj.ones(2))[1]["v"] is v
-
-
-def in_threads(f: Callable[[], Any], n: int = 4) -> None:
-    """Run f in threads that take turns as often as they can."""
-    threads = [threading.Thread(target=f) for _ in range(n)]
-    saved = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(saved)
 
 
 @pytest.mark.parametrize("size", [5, 300_000])
