@@ -27,7 +27,7 @@ from tracejit.lower.emit_loop_llvm import emit_loop, parts_of
 from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, State, is_vector, literal
 from tracejit.lower.kernel import Kernel, Stage, Store
 from tracejit.lower.rare import Detour, detours
-from tracejit.lower.scalar import F16, I64, Stmt
+from tracejit.lower.scalar import F16, I64, Stmt, behind
 
 Values: TypeAlias = list[ir.Value]
 Maybe: TypeAlias = "ir.Value | None"
@@ -165,16 +165,7 @@ class Nest:
 
     def closure(self, roots: Iterable[int], known: Iterable[int] = ()) -> list[int]:
         """The statements that `roots` need, in order, except what is behind `known` ones."""
-        seen = set(known)
-        todo = [r for r in roots if r not in seen]
-        found = set()
-        while todo:
-            i = todo.pop()
-            if i not in seen:
-                seen.add(i)
-                found.add(i)
-                todo.extend(self.k.stmts[i].args)
-        return sorted(found)
+        return behind(self.k.stmts, roots, set(known))
 
     def work(self, stage: Stage, known: Iterable[int] = (), roots: Sequence[int] | None = None) -> Work:
         wanted = stage.roots if roots is None else roots

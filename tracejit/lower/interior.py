@@ -16,7 +16,7 @@ from dataclasses import replace
 from tracejit.lower.access import RARE
 from tracejit.lower.index import Dim, Guard
 from tracejit.lower.kernel import Stage
-from tracejit.lower.scalar import Builder, Value
+from tracejit.lower.scalar import Builder, Value, behind
 
 
 def usually(guard: Guard, fails: int) -> bool | None:
@@ -31,7 +31,7 @@ def usually(guard: Guard, fails: int) -> bool | None:
 def interior(builder: Builder, stage: Stage, usual: Mapping[int, bool]) -> tuple[Stage, tuple[tuple[int, bool], ...]]:
     """The stage where guards (bool statements) have their `usual` values, and those guards that it needs."""
     stmts = builder.stmts
-    needed = _needed(builder, stage)
+    needed = behind(stmts, stage.roots)
     guards = tuple((i, usual[i]) for i in needed if i in usual)
     known = dict(guards)
     same: dict[int, int] = {}  # statements by those that have their value there
@@ -68,17 +68,6 @@ def interior(builder: Builder, stage: Stage, usual: Mapping[int, bool]) -> tuple
 def _emit(builder: Builder, i: int, args: list[int]) -> int:
     s = builder.stmts[i]
     return builder.emit(s.op, s.dtype, [Value(builder, a, builder.stmts[a].dtype) for a in args], s.attrs).index
-
-
-def _needed(builder: Builder, stage: Stage) -> list[int]:
-    found: set[int] = set()
-    todo = stage.roots
-    while todo:
-        i = todo.pop()
-        if i not in found:
-            found.add(i)
-            todo += builder.stmts[i].args
-    return sorted(found)
 
 
 def _renamed(stage: Stage, same: Mapping[int, int]) -> Stage:

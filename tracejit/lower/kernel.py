@@ -29,7 +29,7 @@ import numpy as np
 
 from tracejit.errors import InternalError
 from tracejit.locks import once
-from tracejit.lower.scalar import COMPARISONS, SCALAR_OPS, Stmt
+from tracejit.lower.scalar import COMPARISONS, SCALAR_OPS, Stmt, behind
 
 TILE = 64  # how many of the tile dim make up an item
 ACCUMULATE = ("add", "mul", "min", "max", "and", "or", "argmin", "argmax")
@@ -156,13 +156,7 @@ class Kernel:
         """The statements that nearly every element needs, in order."""
         if self.interior is None:
             return tuple(range(len(self.stmts)))
-        found, todo = set[int](), self.interior.roots
-        while todo:
-            i = todo.pop()
-            if i not in found:
-                found.add(i)
-                todo += self.stmts[i].args
-        return tuple(sorted(found))
+        return tuple(behind(self.stmts, self.interior.roots))
 
     @once
     def slots(self) -> Slots:

@@ -13,7 +13,7 @@ Read next: `mathlib/` (functions written in it), `kernel.py` (loops around it), 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +36,18 @@ class Stmt(NamedTuple):
     attrs: tuple[Any, ...] = ()
 
 
+def behind(stmts: Sequence[Stmt], roots: Iterable[int], known: Collection[int] = ()) -> list[int]:
+    """The statements that `roots` need, themselves included, in order; not `known` ones and what only they need."""
+    found: set[int] = set()
+    todo = list(roots)
+    while todo:
+        i = todo.pop()
+        if i not in found and i not in known:
+            found.add(i)
+            todo.extend(stmts[i].args)
+    return sorted(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """The inside of a `loop` statement: statements of their own numbering, pure but for `arg`.
@@ -56,14 +68,7 @@ class Region:
 
     def needed(self, roots: Sequence[int]) -> list[int]:
         """The statements behind `roots`, in order."""
-        found: set[int] = set()
-        todo = list(roots)
-        while todo:
-            i = todo.pop()
-            if i not in found:
-                found.add(i)
-                todo.extend(self.stmts[i].args)
-        return sorted(found)
+        return behind(self.stmts, roots)
 
 
 @dataclass(frozen=True, slots=True)
