@@ -28,7 +28,8 @@ _launch = ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * 5)(threads.LAUNCH)
 
 
 def _emit(module: ir.Module) -> None:
-    """`touch` adds 1 to each of its items; a chunk done twice or never shows. `note` leaves where its piece ends."""
+    """`touch` adds 1 to each of its items; a chunk done twice or never shows. `note` leaves where its piece ends,
+    `sign` who did each item and how many were done by then, after two words of which the first one counts."""
     f = Code(module, "touch", 3, local=False)
     slots, begin, end = f.args
     with f.count(begin, end) as i:
@@ -38,10 +39,16 @@ def _emit(module: ir.Module) -> None:
     slots, begin, end = f.args
     f.store(slots, begin, end)
     f.ret()
+    f = Code(module, "sign", 3, local=False)
+    slots, begin, end = f.args
+    with f.count(begin, end) as i:
+        f.store(slots, 2 * i + 2, f.call_symbol("pthread_self"))
+        f.store(slots, 2 * i + 3, f.add_shared(slots, 0, 1))
+    f.ret()
 
 
-_kernels = native_module("test touch", _emit, ("touch", "note"))
-TOUCH, NOTE = _kernels["touch"], _kernels["note"]
+_kernels = native_module("test touch", _emit, ("touch", "note", "sign"))
+TOUCH, NOTE, SIGN = _kernels["touch"], _kernels["note"], _kernels["sign"]
 
 
 def touch(counts: np.ndarray, chunk: int) -> None:
@@ -79,6 +86,24 @@ def test_two_chunks_wake_nobody_unless_launches_follow_each_other() -> None:
     time.sleep(0.001)
     assert pieces() == [100]
     assert any(pieces() == [50, 100] for _ in range(1000))
+
+
+def test_each_thread_begins_with_its_own_chunks() -> None:
+    """The caller with the first half, the worker with the second; each goes on with what the other has left."""
+    config.set_num_threads(2)
+    threads.prepare()
+    count, shared = 1000, 0
+    for _ in range(1000):
+        words = np.zeros((count + 1, 2), np.int64)
+        _launch(threads.CELL, SIGN, words.ctypes.data, count, 1)
+        who, when = words[1:].T
+        done = np.argsort(when)
+        mine = who[done] == who[0]
+        assert (np.diff(done[mine]) > 0).all()
+        others = (done[~mine] - count // 2) % count
+        assert (np.diff(others) > 0).all()
+        shared += len(others) > 0 and others[0] == 0
+    assert shared > 0
 
 
 def test_many_callers_at_once() -> None:

@@ -3,14 +3,15 @@
 In: `launch(cell, kernel, slots, items, chunk)`, called by native code through `LAUNCH`. Out: all items are done.
 
 A launch cuts its items into chunks (by size only, so results do not depend on the thread count) and publishes one
-64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. The caller has the first one,
-so that it finds there what it wrote at the launch before; whoever lowers the count by one has another, the caller too.
-The launch is over when all chunks are *finished*, so a worker that wakes late delays nobody. Workers look for tickets
-for `SPIN` nanoseconds after their last chunk, then sleep on a semaphore, where they cost nothing; woken on their
-caller's processor, they move to another. To wake one takes as long as a little work: a launch of two chunks does that
-only if it follows closely on another, and else is its caller's alone. One launch runs on the pool at a time; a caller
-that finds it busy does its items alone. A forked child has no pool and runs serially, until it asks for another number
-of threads.
+64-bit ticket: the launch's number above, the count of chunks nobody has taken yet below. Whoever lowers the count by
+one has a chunk. Which one is settled by ranges of chunks, one for each thread that can have work, the caller's first: a
+thread takes those of its own range in order, then what is left in others. So each finds in its caches what it read and
+wrote at the launch before (processors may share none), and a slow thread delays nobody. The launch is over when all
+chunks are *finished*, so a worker that wakes late delays nobody. Workers look for tickets for `SPIN` nanoseconds after
+their last chunk, then sleep on a semaphore, where they cost nothing; woken on their caller's processor, they move to
+another. To wake one takes as long as a little work: a launch of two chunks does that only if it follows closely on
+another, and else is its caller's alone. One launch runs on the pool at a time; a caller that finds it busy does its
+items alone. A forked child has no pool and runs serially, until it asks for another number of threads.
 
 Read next: `executor.py` (who launches).
 """
@@ -36,9 +37,10 @@ _CALLER_SPIN = 20_000  # nanoseconds a caller looks for the last chunks to finis
 # Words of a pool's memory. What different threads write often lies on different cache lines.
 _TICKET, _DONE, _SLEEPERS, _STOP, _BUSY = 0, 16, 32, 33, 48
 _KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING, _PROCESSOR, _LAST = 64, 65, 66, 67, 68, 69, 70, 71
+_RANGES, _THREADS = 72, 73
 _WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
 _MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
-_POOL_WORDS = 192
+_FIRST_RANGE, _RANGE_WORDS = 192, 16  # each: the next chunk, the end
 _LEFT = (1 << 32) - 1
 
 
@@ -51,8 +53,9 @@ def _emit(module: ir.Module) -> None:
     _emit_worker(module, clock, wait, wake, take, _emit_move(module))
     _emit_launch(module, clock, wait, wake, take)
 
-    f = Code(module, "initialize", 1, local=False)
-    (pool,) = f.args
+    f = Code(module, "initialize", 2, local=False)
+    pool, count = f.args
+    f.store(pool, _THREADS, count)
     for semaphore in (_WORK, _FINISHED):
         f.call_symbol("pthread_mutex_init", pool + 8 * (semaphore + _MUTEX), 0)
         f.call_symbol("pthread_cond_init", pool + 8 * (semaphore + _CONDITION), 0)
@@ -119,19 +122,25 @@ def _emit_wake(module: ir.Module, post: Code) -> Code:
 
 
 def _emit_take(module: ir.Module, post: Code) -> Code:
-    """Do chunks of the current launch while some are left."""
-    f = Code(module, "take", 1)
-    (pool,) = f.args
+    """Do chunks of the current launch while some are left, as thread number `me`."""
+    f = Code(module, "take", 2)
+    pool, me = f.args
     with f.forever() as loop:
         ticket = f.load_shared(pool, _TICKET)
-        left = ticket & _LEFT
-        with f.when(left == 0):
+        with f.when((ticket & _LEFT) == 0):
             f.ret()
-        # These belong to the ticket: they change only once its count is 0, and then the exchange fails.
-        words = (_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS)
-        kernel, slots, items, chunk, chunks = (f.load_shared(pool, w) for w in words)
         with f.when(f.exchange_if(pool, _TICKET, ticket, ticket - 1)):
-            begin = (chunks - left) * chunk
+            # A chunk is ours, so some range has it, and the launch is not over before we are: its words stay.
+            kernel, slots, items, chunk, chunks = (f.load(pool, w) for w in (_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS))
+            ranges = f.load(pool, _RANGES)
+            number, mine = Variable(f, me % ranges), Variable(f, 0)
+            with f.forever() as search:
+                place = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * number.get())
+                mine.set(f.add_shared(place, 0, 1) - 1)
+                with f.when(mine.get() < f.load(place, 1)):
+                    search.leave()
+                number.set((number.get() + 1) % ranges)
+            begin = mine.get() * chunk
             f.call_address(kernel, slots, begin, f.smaller(begin + chunk, items))
             with f.when(f.add_shared(pool, _DONE, 1) == chunks):
                 with f.when(f.load_shared(pool, _WAITING) != 0):
@@ -170,8 +179,8 @@ def _emit_move(module: ir.Module) -> Code:
 
 def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: Code, move: Code) -> None:
     """The life of a worker: returns when the pool is stopped."""
-    f = Code(module, "worker", 1, local=False)
-    (pool,) = f.args
+    f = Code(module, "worker", 2, local=False)
+    pool, me = f.args
 
     def chunks_left() -> Word:
         return f.load_shared(pool, _TICKET) & _LEFT
@@ -186,7 +195,7 @@ def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
                 f.ret()
             with f.when(chunks_left() != 0):
                 f.call(move, pool)
-                f.call(take, pool)
+                f.call(take, pool, me)
                 deadline.set(f.call(clock) + SPIN)
             f.pause()
             with f.when(f.call(clock) > deadline.get()):
@@ -230,13 +239,22 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
                                  _WAITING: 0, _DONE: 0}
     for index, value in values.items():
         f.store_shared(pool, index, value)
+    ranges = f.smaller(f.load(pool, _THREADS), chunks)
+    f.store(pool, _RANGES, ranges)
+    start = Variable(f, 0)
+    with f.count(0, ranges) as k:
+        place, end = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * k), (k + 1) * chunks // ranges
+        f.store(place, 0, start.get())
+        f.store(place, 1, end)
+        start.set(end)
+    f.store(pool, _FIRST_RANGE, 1)  # the first chunk is done below
     if sys.platform == "linux":
         f.store_shared(pool, _PROCESSOR, f.call_symbol("sched_getcpu") & _LEFT)
     f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | (chunks - 1))
     f.call(wake, pool, f.smaller(chunks - 1, 2))
     f.call_address(kernel, slots, 0, f.smaller(chunk, items))
     f.add_shared(pool, _DONE, 1)
-    f.call(take, pool)
+    f.call(take, pool, 0)
 
     deadline = f.call(clock) + _CALLER_SPIN
     with f.forever() as spin:
@@ -257,8 +275,8 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
 
 _functions = native_module("threads", _emit, ("initialize", "worker", "launch", "stop"))
 LAUNCH = _functions["launch"]  # void launch(cell, kernel, slots, items, chunk)
-_initialize = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(_functions["initialize"])
-_worker = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(_functions["worker"])
+_initialize = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t, ctypes.c_ssize_t)(_functions["initialize"])
+_worker = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t, ctypes.c_ssize_t)(_functions["worker"])
 _stop = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t)(_functions["stop"])
 
 _cell = ctypes.c_int64(0)  # address of the pool's memory; 0: run serially
@@ -288,13 +306,13 @@ def _start(count: int) -> None:
     _size = count
     if count == 1:
         return
-    memory = (ctypes.c_int64 * (_POOL_WORDS + 16))()
+    memory = (ctypes.c_int64 * (_FIRST_RANGE + _RANGE_WORDS * count + 16))()
     _memories.append(memory)
     address = -(-ctypes.addressof(memory) // 128) * 128
-    _initialize(address)
+    _initialize(address, count)
     try:
-        for k in range(count - 1):
-            thread = threading.Thread(target=_worker, args=(address,), name=f"tracejit-{k + 1}", daemon=True)
+        for k in range(1, count):
+            thread = threading.Thread(target=_worker, args=(address, k), name=f"tracejit-{k}", daemon=True)
             thread.start()
             _workers.append(thread)
     except RuntimeError:  # the interpreter is going down, or the system gives no more threads: do with what there is
