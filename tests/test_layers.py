@@ -49,6 +49,7 @@ LAZY: dict[tuple[str, str], str] = {
     ("tracejit/nn/progress.py", "tqdm"): "optional; without it progress is plain text",
     ("tracejit/ops/special.py", "scipy"): "heavy; only the eager form of special functions needs it",
     ("tracejit/runtime/build.py", "numba"): "heavy; only compiling a kernel needs it",
+    ("tracejit/runtime/pool.py", "tracejit"): "native code loads llvmlite; only large arrays need it",
     ("tracejit/runtime/executor.py", "scipy"): "heavy; only matrix products need its BLAS",
 }
 

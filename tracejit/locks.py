@@ -2,7 +2,7 @@
 
 In: a lock. Out: the same lock, which a forked child finds free. Where what it guards must be whole in the child, the
 fork waits until nobody holds it. `updating` holds those of several Variables. `once` is a cached property without a
-lock. Read next: `runtime/pool.py`, `trace/tracer.py` (who needs that).
+lock. Read next: `runtime/build.py`, `trace/tracer.py` (who needs that).
 """
 
 from __future__ import annotations

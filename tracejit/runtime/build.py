@@ -14,6 +14,7 @@ Read next: `lower/emit_llvm.py` (what is compiled), `program.py` (who calls it).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -56,6 +57,7 @@ _stats = Stats()
 _lock = fork_safe(threading.RLock(), awaited=True)  # what compiles takes locks of its own
 _addresses: dict[str, int] = {}  # function name (made from its key) -> address
 _engines: list[Any] = []  # keeps loaded code alive
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engines))  # to the very end: what outlives this module may call it
 
 
 def stats() -> Stats:

@@ -34,7 +34,7 @@ from llvmlite import ir
 from tracejit.lower.epilogue import PANEL_BYTES, PANEL_SLOTS
 from tracejit.lower.kernel import View
 from tracejit.runtime.build import native_module
-from tracejit.runtime.native import Code, Loop, Variable, Word
+from tracejit.runtime.native import Code, Loop, Variable, Word, builtin
 
 
 class Frame(IntEnum):
@@ -331,24 +331,8 @@ def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ..
 _functions = native_module(f"executor {DATA_OFFSET} {PANEL_BYTES} {PANEL_SLOTS}", _emit,
                            ("call", "chain", "chain_on_panels", "gemm", "gemv"))
 CHAIN, CHAIN_ON_PANELS, GEMM, GEMV = (_functions[name] for name in ("chain", "chain_on_panels", "gemm", "gemv"))
-
-
-class _MethodDef(ctypes.Structure):
-    """CPython's PyMethodDef."""
-
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
-                ("doc", ctypes.c_char_p)]
-
-
-_METH_FASTCALL = 0x80
-_call = _MethodDef(b"run", _functions["call"], _METH_FASTCALL, b"Run a frame with these arrays.")
-_new_function = ctypes.pythonapi["PyCFunction_NewEx"]
-_new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-
-
-def bind(frame: int) -> Callable[..., int]:
-    """The builtin function that runs the frame at this address; `frame` is its `__self__`."""
-    return _new_function(ctypes.addressof(_call), frame, None)
+# The builtin function that runs the frame at an address, its `__self__`.
+bind: Callable[[int], Callable[..., int]] = builtin("run", _functions["call"], "Run a frame with these arrays.")
 
 
 @cache

@@ -1,17 +1,19 @@
 """A few words on top of llvmlite for hand-written support code: functions over 64-bit words and memory addresses.
 
-In: Python functions that call `Code` methods. Out: LLVM functions in an `ir.Module`, for `build.native_module`.
+In: Python functions that call `Code` methods. Out: LLVM functions in an `ir.Module`, for `build.native_module`; and
+`builtin`, which makes Python functions of some of them.
 
 Everything is an `int64` or a truth value; an address is an `int64` too, and memory is read and written by words. That
-is all that `threads.py` and `executor.py` need, and it reads nearly as the C it stands for.
+is all that `threads.py`, `pool_code.py` and `executor.py` need, and it reads nearly as the C it stands for.
 """
 
 from __future__ import annotations
 
+import ctypes
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Union
+from typing import Any, Union
 
 from llvmlite import ir
 
@@ -222,10 +224,14 @@ class Code:
     def call(self, other: Code, *args: Number) -> Word:
         return Word(self, self.builder.call(other.function, [self.word(a) for a in args]))
 
-    def call_address(self, address: Word, *args: Number) -> None:
-        """Call a function of words and no result by its address."""
-        kind = ir.FunctionType(ir.VoidType(), [I64] * len(args))
-        self.builder.call(self.builder.inttoptr(address.value, kind.as_pointer()), [self.word(a) for a in args])
+    def call_address(self, address: Word, *args: Number) -> Word:
+        """Call a function of words by its address; if it has no result, that must not be used."""
+        kind = ir.FunctionType(I64, [I64] * len(args))
+        where = self.builder.inttoptr(address.value, kind.as_pointer())
+        return Word(self, self.builder.call(where, [self.word(a) for a in args]))
+
+    def address_of(self, other: Code) -> Word:
+        return Word(self, self.builder.ptrtoint(other.function, I64))
 
     def call_symbol(self, name: str, *args: Number) -> Word:
         """Call a C function whose parameters and result are words; a smaller result must not be used."""
@@ -248,3 +254,24 @@ class Code:
 
     def _declared(self, name: str, kind: ir.FunctionType) -> ir.Function:
         return self.module.globals.get(name) or ir.Function(self.module, kind, name)
+
+
+class _MethodDef(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p)]
+
+
+_METH_FASTCALL = 0x80
+_new_function = ctypes.pythonapi["PyCFunction_NewEx"]
+_new_function.restype, _new_function.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+_definitions: list[_MethodDef] = []  # which functions refer to
+
+
+def builtin(name: str, address: int, doc: str) -> Callable[[int], Callable[..., Any]]:
+    """Makes builtin functions, as an extension module has them, given their `__self__`. `address` is that of a native
+    `PyObject* f(PyObject* self, PyObject* const* arguments, Py_ssize_t count)`."""
+    definition = _MethodDef(name.encode(), address, _METH_FASTCALL, doc.encode())
+    _definitions.append(definition)
+    return lambda own: _new_function(ctypes.addressof(definition), own, None)

@@ -114,7 +114,7 @@ class Program:
         arrays = self.storage.arrays
         self._object_count = len(plan.inputs) + len(arrays) + 1  # the arena comes last
         self._layout = self._build(kernels)
-        self._allocations = [_allocation(plan.buffers[b].shape, plan.buffers[b].dtype) for b in arrays]
+        self._makers = [pool.maker(plan.buffers[b].shape, plan.buffers[b].dtype) for b in arrays]
         self._results = [self._source(b) for b in plan.outputs]
         self._copies = {p: step for p in self.storage.reusable if (step := self._copy_of(p)) is not None}
         self._stops = calls_python(plan)
@@ -129,7 +129,7 @@ class Program:
         self._short: Callable[[Sequence[np.ndarray]], list[np.ndarray]] | None = None
         if self._layout.arena_kept and not (self._stops or self._checked):
             make = _short_call(len(plan.inputs), len(arrays), tuple(self._results), self._parallel)
-            self._short = make(self._runners, partial(_new_runner, self._layout), self._allocations, plan.buffers,
+            self._short = make(self._runners, partial(_new_runner, self._layout), self._makers, plan.buffers,
                                threads.prepare, partial(_resume, self._numbered))
 
     # ---- calling
@@ -156,8 +156,7 @@ class Program:
         given = {self._results[position]: a for position, a in into.items()}
         for position, a in into.items():
             self._check_target(arrays, position, a)
-        made = [given[("array", k)] if ("array", k) in given else empty(shape, dtype)
-                for k, (empty, shape, dtype) in enumerate(self._allocations)]
+        made = [given[("array", k)] if ("array", k) in given else make() for k, make in enumerate(self._makers)]
         try:
             run = self._runners.pop()
         except IndexError:
@@ -204,16 +203,16 @@ class Program:
         if self._stops or self._checked or self.profile is not None or config.debug.watch is not None:
             return None
         sources = {self._results[p][1]: i for p, i in places.items()}
-        lent = tuple(sources.get(k, 0) for k in range(len(self._allocations)))
-        fresh = [(k, *how) for k, how in enumerate(self._allocations) if k not in sources]
+        lent = tuple(sources.get(k, 0) for k in range(len(self._makers)))
+        fresh = [(k, make) for k, make in enumerate(self._makers) if k not in sources]
         header = self._table(tuple(p for p in self._copies if p in places), False)
         layout, parallel, runners, numbered = self._layout, self._parallel, list[Callable[..., int]](), self._numbered
         found = [self._results[p] for p in wanted]
 
         def call(arrays: Sequence[Any]) -> list[Any]:
             made = [arrays[i] for i in lent]
-            for k, empty, shape, dtype in fresh:
-                made[k] = empty(shape, dtype)
+            for k, make in fresh:
+                made[k] = make()
             if parallel:
                 threads.prepare()
             try:
@@ -523,11 +522,11 @@ def _short_call(inputs: int, outputs: int, results: tuple[tuple[str, int], ...],
     Written out for the numbers, it takes half the time of loops over lists."""
     ins = "".join(f"a{k}, " for k in range(inputs))
     outs = "".join(f"o{k}, " for k in range(outputs))
-    makers = "".join(f"(empty{k}, shape{k}, dtype{k}), " for k in range(outputs))
+    makers = "".join(f"make{k}, " for k in range(outputs))
     source = {"array": "o{}", "input": "a{}", "constant": "buffers[{}].value"}
     text = f"""
-def make(runners, new_runner, allocations, buffers, prepare, resume):
-    [{makers}] = allocations
+def make(runners, new_runner, makers, buffers, prepare, resume):
+    [{makers}] = makers
     take, keep = runners.pop, runners.append
     def call(arrays):
         [{ins}] = arrays
@@ -536,7 +535,7 @@ def make(runners, new_runner, allocations, buffers, prepare, resume):
             run = take()
         except IndexError:
             run = new_runner()
-        {"".join(f"o{k} = empty{k}(shape{k}, dtype{k}); " for k in range(outputs))}
+        {"".join(f"o{k} = make{k}(); " for k in range(outputs))}
         if code := run({ins}{outs}):
             resume(run, code)
         keep(run)
@@ -546,11 +545,6 @@ def make(runners, new_runner, allocations, buffers, prepare, resume):
     names: dict[str, Any] = {}
     exec(compile(text, "<tracejit call>", "exec"), names)
     return names["make"]
-
-
-def _allocation(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., np.ndarray], tuple[int, ...], np.dtype]:
-    small = prod(shape) * dtype.itemsize < pool.SMALL
-    return (np.empty if small else pool.empty), shape, dtype
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
