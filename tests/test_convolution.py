@@ -183,6 +183,26 @@ def test_depthwise(said: dict[str, Any], rng: np.random.Generator) -> None:
     tj.check_grads(lambda x, k: tj.sum(tj.sin(depthwise_conv2d(x, k, **said))), (x[:1, :5, :4], k), order=2)
 
 
+@pytest.mark.parametrize("size, step, dilation", [(3, 2, 1), (5, 2, 1), (2, 3, 2), (3, 1, 1), (5, 1, 1)], ids=str)
+def test_gradients_of_many_channels_by_themselves(size: int, step: int, dilation: int,
+                                                  rng: np.random.Generator) -> None:
+    """Of each tap by itself: what it is multiplied with, summed over positions; and what goes back to them."""
+    x, k = rng.standard_normal((3, 13, 12, 70)), rng.standard_normal((size, size, 70, 1))
+    reach = (size - 1) * dilation + 1
+    counts = tuple((n - reach) // step + 1 for n in x.shape[1:3])
+    w = rng.standard_normal((3, *counts, 70))
+    dx, dk = np.zeros_like(x), np.zeros_like(k)
+    for tap in np.ndindex(size, size):
+        cut = (slice(None), *(slice(t * dilation, t * dilation + (n - 1) * step + 1, step)
+                              for t, n in zip(tap, counts)))
+        dx[cut] += w * k[tap][:, 0]
+        dk[tap][:, 0] = (x[cut] * w).sum((0, 1, 2))
+    f = tj.function(tj.grad(lambda x, k: (depthwise_conv2d(x, k, strides=step, dilation=dilation) * w).sum(),
+                            argnums=(0, 1)))
+    for found, want in zip(f(x, k), (dx, dk), strict=True):
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-9, atol=1e-9)
+
+
 def test_depthwise_with_a_large_window(rng: np.random.Generator) -> None:
     """More elements than are named one by one."""
     x, k = rng.standard_normal((1, 9, 10, 2)), rng.standard_normal((6, 7, 2, 1))

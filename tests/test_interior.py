@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tracejit as tj
-from tracejit.lower.index import Guard, dim
+from tracejit.lower.index import Guard, Index, dim
 from tracejit.lower.interior import interior, usually
 from tracejit.lower.kernel import Stage, Store
 from tracejit.lower.scalar import BOOL, F32, I64, Builder
@@ -110,6 +110,51 @@ def test_the_interior_has_no_guards():
     assert len(loads) == 5 and not any(s.args for s in loads)
     assert not any(k.stmts[i].op in ("select", "lt", "le", "and") for i in k.usually)
     assert len(k.usually) < len(k.stmts) / 2
+
+
+def test_columns_and_channels_near_a_border_are_one_row():
+    """A border along columns is one along both: else rows would be as short as there are channels."""
+    for channels in (3, 16, 70):
+        x = numbers((2, 20, 21, channels), "float32")
+        for mode in ("constant", "edge"):
+            f = tj.function(lambda x, m=mode: tj.pad(x, ((0, 0), (1, 2), (3, 1), (0, 0)), mode=m) + 1)
+            want = np.pad(x, ((0, 0), (1, 2), (3, 1), (0, 0)), mode=mode) + 1
+            np.testing.assert_array_equal(np.asarray(f(x)), want)
+        kernel = compiled_kernel(tj.function(lambda x: tj.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))), x)
+        assert kernel.outer == 3
+        assert {s.attrs for s in kernel.stmts if s.op == "coord"} == {(1,), (2,)}
+
+
+def test_borders_of_flipped_columns_stay_apart_from_channels():
+    x = numbers((30, 40, 5), "float32")
+    f = tj.function(lambda x: tj.pad(x, ((1, 1), (2, 1), (0, 0)))[:, ::-1] * 2 + tj.pad(x, ((1, 1), (1, 2), (0, 0))))
+    want = np.pad(x, ((1, 1), (2, 1), (0, 0)))[:, ::-1] * 2 + np.pad(x, ((1, 1), (1, 2), (0, 0)))
+    np.testing.assert_array_equal(np.asarray(f(x)), want)
+
+
+@pytest.mark.parametrize("index", [dim(0, 12), dim(0, 12) * 3 + 2, dim(0, 12) * -2 + 5, dim(0, 12) // 5 * -3 + 1,
+                                   (dim(0, 12) // 2 * 2 - 3) * 2], ids=str)
+def test_guards_alone_say_the_same(index):
+    for low in range(-9, 9):
+        for high in range(low, 12):
+            guard = Guard(index, low, high)
+            plain = guard.alone()
+            assert plain.index in (dim(0, 12), index)
+            for i in range(12):
+                at, here = (g.index.substitute(lambda d, i=i: Index((), i)) for g in (guard, plain))
+                assert (low <= at.const < high) == (plain.low <= here.const < plain.high)
+
+
+def test_parts_that_do_not_fit_at_the_end_are_stored_where_there_is_a_place():
+    for n in (31, 64):
+        x = numbers((n, n, 5), "float32")
+        f = tj.function(tj.grad(lambda x: (tj.nn.avg_pool2d(x[None], 2, strides=2)[0] ** 2).sum()))
+        want = np.zeros_like(x)
+        even = n - n % 2
+        blocks = x[:even, :even].reshape(even // 2, 2, even // 2, 2, 5)
+        means = np.broadcast_to(blocks.mean((1, 3), keepdims=True) / 2, blocks.shape)
+        want[:even, :even] = means.reshape(even, even, 5)
+        np.testing.assert_allclose(np.asarray(f(x)), want, rtol=1e-5)
 
 
 def test_halves_have_no_interior():

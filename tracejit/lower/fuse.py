@@ -51,6 +51,7 @@ from tracejit.lower.operands import (
     row_strides,
 )
 from tracejit.lower.plan import Attention, Buffer, Call, Gemm, Plan, Step, View
+from tracejit.lower.scatter import scatter
 
 # Folding a value into several users repeats its work; past this many repeated operations a buffer is cheaper.
 REPEAT_LIMIT = 100
@@ -592,7 +593,7 @@ class _Lowering:
             return [self._launch(unit, stored)]
         node = unit.node
         if is_scatter(node):
-            return [*loops.scatter(node, self.placement, self.buffer_of, self.buffers, self.options)]
+            return [*scatter(node, self.placement, self.buffer_of, self.buffers, self.options)]
         if is_gemm(node):
             return self._gemm(node)
         outputs = (
@@ -619,12 +620,13 @@ class _Lowering:
         cannot be walked together with others is written out, so that vectors run along another."""
         space, axes = unit.space, unit.axes or ()
 
-        def write(factors: dict[int, tuple[int, ...]], written_out: bool = False) -> tuple[loops.Writer, Launch]:
+        def write(factors: dict[int, tuple[int, ...]], written_out: bool = False,
+                  joined: frozenset[int] = frozenset()) -> tuple[loops.Writer, Launch]:
             whole = [node for node in unit.nodes if node not in self.placement.assembled]
             coords = {node: unit.coords_of(node) for node in whole}
             writer = loops.Writer(
                 self.placement, self.buffer_of, self.buffers, self.options, space, axes, coords, factors, written_out,
-                unit.reverse,
+                unit.reverse, joined,
             )
             for node in unit.nodes:
                 if node in self.placement.assembled:
@@ -637,6 +639,10 @@ class _Lowering:
         factors = {d: sizes for d, sizes in writer.factors().items() if not (unit.running and d in axes)}
         if factors:
             writer, launch = write(factors)
+        elif joined := writer.held_apart():
+            longer = write({}, joined=joined)
+            if not longer[0].divides:
+                writer, launch = longer
         last = len(space) - 1
         if last > 0 and space[last] in FEW and last not in axes and (len(writer.space) - 1,) in writer.groups:
             if len(unit.folded) * space[last] <= KERNEL_COST:

@@ -202,6 +202,21 @@ class Guard:
         a, b = self.index.bounds
         return b < self.low or a >= self.high
 
+    def alone(self) -> Guard:
+        """The same test of a loop dim alone, where the index is a multiple or a quotient of one.
+
+        >>> Guard(dim(0, 12) // 4 * 2 - 1, 0, 3).alone() == Guard(dim(0, 12), 4, 8)
+        True
+        """
+        if len(self.index.terms) != 1:
+            return self
+        ((atom, coef),), const = self.index.terms, self.index.const
+        low, high = (self.low - const, self.high - const) if coef > 0 else (const - self.high + 1, const - self.low + 1)
+        low, high = -(-low // abs(coef)), -(-high // abs(coef))
+        if isinstance(atom, Quotient):
+            return Guard(atom.index, low * atom.by, high * atom.by).alone()
+        return Guard(Index(((atom, 1),)), low, high)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -192,7 +192,8 @@ class Kernel:
             lines += [f"    keep v{i}" for i in stage.keeps]
         if self.interior is not None:
             lines.append("  where " + " and ".join(f"{'' if value else 'not '}v{i}" for i, value in self.usual) + ":")
-            lines += [f"    w{s.write} = v{s.value}" for s in self.interior.stores]
+            lines += [f"    w{s.write} = v{s.value}" + ("" if s.mask is None else f" if v{s.mask}")
+                      for s in self.interior.stores]
             lines += [f"    check v{c}" for c in self.interior.checks]
         return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ nodes, asks the others' `scalar` and `index` rules, and remembers what it has, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
@@ -35,11 +35,10 @@ from tracejit.lower.access import (
     parts_of,
     places_of,
     places_of_parts,
-    squeezed,
     terms_of,
 )
-from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, dim, factors, flatten
-from tracejit.lower.interior import interior, usually
+from tracejit.lower.index import Dim, Guard, Index, Opaque, Quotient, Remainder, dim, factors, flatten, unflatten
+from tracejit.lower.interior import held_apart, interior, usually
 from tracejit.lower.kernel import Access, Accumulator, CheckSite, Kernel, Launch, Note, Stage, Store, View
 from tracejit.lower.plan import Buffer
 from tracejit.lower.scalar import Builder, Complex, Stmt, Value
@@ -62,7 +61,7 @@ def can_accumulate(node: Node) -> bool:
 
 
 @dataclass(slots=True)
-class _Touch:
+class Touch:
     """One read or write before dims are ordered: buffer, offset and a coefficient per space dim, in access elements."""
 
     buffer: int
@@ -114,17 +113,18 @@ class Writer:
         factors: Mapping[int, tuple[int, ...]] = {},
         written_out: bool = False,
         reverse: bool = False,
+        joined: Set[int] = frozenset(),
     ):
         self.placement, self.buffer_of, self.buffers, self.options = placement, buffer_of, buffers, options
         self.few = Dim(len(space) - 1, space[-1]) if written_out else None
-        self._split(space, axes, factors)
+        self._split(space, axes, factors, joined)
         if reverse:  # the folded dim is walked from its end
             (d,) = axes
             self.place_of[d] = self.place_of[d] * -1 + (space[d] - 1)
         self.roots = {node: self._copies(coords) for node, coords in roots.items()}
         self.builder = Builder()
-        self.reads: list[_Touch] = []
-        self.writes: list[_Touch] = []
+        self.reads: list[Touch] = []
+        self.writes: list[Touch] = []
         self.params: list[int] = []
         self.sites: list[CheckSite] = []
         self.accumulators: list[Accumulator] = []
@@ -142,20 +142,28 @@ class Writer:
         self.notes: dict[int, Note] = {}
 
     # -- roots ------------------------------------------------------------------------------------------------------
-    def _split(self, space: tuple[int, ...], axes: tuple[int, ...], factors: Mapping[int, tuple[int, ...]]) -> None:
-        """The dims of the loops: those of `space`, some in factors, but not the one that is written out."""
+    def _split(self, space: tuple[int, ...], axes: tuple[int, ...], factors: Mapping[int, tuple[int, ...]],
+               joined: Set[int]) -> None:
+        """The dims of the loops: those of `space`, some in factors, some as one with the dim inside them, but not the
+        one that is written out."""
         loops: list[int] = []
         folded: list[int] = []
         self.place_of: dict[int, Index] = {}  # a dim of `space` in terms of the loops
-        for d, n in enumerate(space):
+        together: list[int] = []
+        for d in range(len(space)):
             if self.few is not None and d == self.few.number:
                 continue
+            together.append(d)
+            if d in joined:
+                continue
             at = Index()
-            for size in factors.get(d, (n,)):
+            extents = [space[e] for e in together]
+            for size in factors.get(d, (prod(extents),)):
                 at = at * size + dim(len(loops), size)
                 folded += [len(loops)] if d in axes else []
                 loops.append(size)
-            self.place_of[d] = at
+            self.place_of |= zip(together, unflatten(at, extents), strict=True)
+            together = []
         self.space, self.axes = tuple(loops), tuple(folded)
 
     def _copies(self, coords: Coords) -> tuple[Coords, ...]:
@@ -172,6 +180,14 @@ class Writer:
     def factors(self) -> dict[int, tuple[int, ...]]:
         """Dims whose loops in these factors would need fewer divisions (of positions, after a reshape)."""
         return factors(atom for index in self.indices for atom, _ in index.terms)
+
+    def held_apart(self) -> frozenset[int]:
+        """Dims that tests of their coordinate keep apart from the dim inside them, see `interior.py`."""
+        return held_apart(self.space, self.axes, self.indices, self._as_one)
+
+    @property
+    def divides(self) -> bool:
+        return any(isinstance(atom, Quotient | Remainder) for index in self.indices for atom, _ in index.terms)
 
     def root(self, node: Node, store: bool) -> None:
         """Compute a root; keep it in its buffer if somebody else needs it."""
@@ -192,9 +208,9 @@ class Writer:
 
     def store(self, buffer: int, coords: Coords, value: Any, strides: Sequence[int], mask: int | None = None) -> None:
         flat = address(coords, strides)
-        for part, v, dtype, scale in _parts(value):
+        for part, v, dtype, scale in components(value):
             self.writes.append(
-                _Touch(
+                Touch(
                     buffer,
                     dtype,
                     flat.const * scale + part,
@@ -214,7 +230,7 @@ class Writer:
             axes = attrs["axis"]
             position = self.index(flatten([at[a] for a in axes], [x.shape[a] for a in axes])).index
         carries = []
-        for _, v, dtype, _ in _parts(value):
+        for _, v, dtype, _ in components(value):
             half = dtype == scalar.F16 and rule.accumulate in ("add", "mul")
             if half:  # half precision would stop growing at 2048 ones
                 v, dtype = scalar.cast(v, F32), F32
@@ -292,8 +308,8 @@ class Writer:
 
     def _noted(self, node: Node, args: Sequence[Any], found: Any) -> Any:
         """`found`, the result of a node, with a note of that for people."""
-        operands = tuple(v.index for a in args for _, v, _, _ in _parts(a))
-        for _, v, _, _ in _parts(found):
+        operands = tuple(v.index for a in args for _, v, _, _ in components(a))
+        for _, v, _, _ in components(found):
             if v.index not in operands:
                 self.notes.setdefault(v.index, Note(v.index, node.op.name, operands, node.where))
         return found
@@ -311,7 +327,7 @@ class Writer:
         if node.shape[node.attrs["axis"]] == 1:
             return args[-1]
         parts = [self.builder.emit("running", values[0][2], [v for _, v, _, _ in values], (node.op.running,))
-                 for values in zip(*map(_parts, args), strict=True)]
+                 for values in zip(*map(components, args), strict=True)]
         return self._noted(node, args, parts[0] if len(parts) == 1 else Complex(*parts))
 
     def _fold_few(self, node: Node, coords: Coords, mask: Value | None) -> Any:
@@ -325,7 +341,7 @@ class Writer:
         half = len(terms) > 1 and terms[0].dtype == scalar.F16 and rule.accumulate in ("add", "mul")
         total = scalar.cast(terms[0], F32) if half else terms[0]
         for v in terms[1:]:
-            parts = zip(_parts(total), _parts(scalar.cast(v, F32) if half else v), strict=True)
+            parts = zip(components(total), components(scalar.cast(v, F32) if half else v), strict=True)
             joined = [self.builder.emit(rule.accumulate, d, (x, y)) for (_, x, d, _), (_, y, _, _) in parts]
             total = joined[0] if len(joined) == 1 else Complex(*joined)
         total = scalar.cast(total, scalar.F16) if half else total
@@ -349,6 +365,7 @@ class Writer:
         return found
 
     def _guard(self, guard: Guard) -> Value:
+        guard = guard.alone()
         if guard not in self.guards:
             self.guards[guard] = self._tested(guard)
         return self.guards[guard]
@@ -371,11 +388,11 @@ class Writer:
     def _gathered(self, node: Node, coords: Coords, mask: Value | None) -> Any:
         x, *indices = node.inputs
         index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
-        positions, ok = self._places(node, indices, index_coords, mask)
+        positions, ok = self.places(node, indices, index_coords, mask)
         _, place = gather_coords(node, coords, [v.index for v in positions])
         return self.value(x, place, ok)
 
-    def _places(
+    def places(
         self, node: Node, indices: Sequence[Node], coords: Coords, mask: Value | None
     ) -> tuple[list[Value], Value | None]:
         """The run-time indices of a gather or scatter, counted from 0, and where all are in range (and the mask)."""
@@ -419,7 +436,7 @@ class Writer:
         moved = self.index(rest * scale) if rest.terms else None
         loaded = []
         for part in range(scale):
-            touch = _Touch(
+            touch = Touch(
                 buffer,
                 dtype,
                 affine.const * scale + part,
@@ -589,7 +606,7 @@ class Writer:
         best = max(count, key=lambda d: count[d])
         return best if count[best] and self.space[last] >= NARROW else None
 
-    def _is_part(self, touch: _Touch) -> bool:
+    def _is_part(self, touch: Touch) -> bool:
         return self.buffers[touch.buffer].dtype.kind == "c"
 
     def _as_one(self, d: int, e: int) -> bool:
@@ -633,7 +650,7 @@ class Writer:
         return "inner" if b > a else "outer"
 
     def _access(
-        self, touch: _Touch, dims: list[tuple[int, ...]], vector_dim: int, tiled: bool = False
+        self, touch: Touch, dims: list[tuple[int, ...]], vector_dim: int, tiled: bool = False
     ) -> tuple[Access, View]:
         strides = tuple(touch.coefs[g[-1]] if g else 0 for g in dims)
         classes = tuple(
@@ -746,7 +763,7 @@ class Writer:
         return s
 
 
-def _parts(value: Any) -> list[tuple[int, Value, np.dtype, int]]:
+def components(value: Any) -> list[tuple[int, Value, np.dtype, int]]:
     """(part number, value, dtype, parts) of a real or complex value."""
     if isinstance(value, Complex):
         return [(0, value.re, value.re.dtype, 2), (1, value.im, value.im.dtype, 2)]
@@ -759,35 +776,3 @@ def _name(ops: Sequence[str]) -> str:
     work = [o for o in ops if o not in quiet] or list(ops) or ["copy"]
     short = list(dict.fromkeys(work))
     return "_".join(short[:4]) + (f"_and_{len(short) - 4}_more" if len(short) > 4 else "")
-
-
-def scatter(
-    node: Node, placement: Placement, buffer_of: Mapping[Node, int], buffers: Sequence[Buffer], options: Options
-) -> list[Launch]:
-    """Copy x into the result's buffer, then store v there in order."""
-    x, v, *indices = node.inputs
-    result = buffer_of[node]
-
-    def writer(space: tuple[int, ...]) -> Writer:
-        return Writer(placement, buffer_of, buffers, options, space, ())
-
-    copy = writer(squeezed(x.shape))
-    copy.store(result, identity(x.shape), copy.value(x, identity(x.shape)), contiguous(x.shape))
-    copy.nodes.setdefault(node, None)
-
-    update = writer(squeezed(v.shape))
-    coords = identity(v.shape)
-    value = update.value(v, coords)
-    index_coords, _ = gather_coords(node, coords, list(range(len(indices))))
-    at, ok = update._places(node, indices, index_coords, None)
-    _, target = gather_coords(node, coords, [v.index for v in at])
-    flat = address(target, contiguous(x.shape))
-    for part, value_part, dtype, scale in _parts(value):
-        offset = update.index(flat * scale + part)
-        update.writes.append(_Touch(result, dtype, 0, (0,) * len(update.space)))
-        guard = None if ok is None else ok.index
-        store = Store(len(update.writes) - 1, value_part.index, offset.index, guard, node.attrs["mode"])
-        update.stores.append(store)
-    update.nodes.setdefault(node, None)
-    placement.checked |= update.proven
-    return [copy.launch(), update.launch()]

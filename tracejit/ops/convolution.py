@@ -45,6 +45,10 @@ from tracejit.tensor import Tensor, apply
 
 EAGER_BYTES = 1 << 24  # of windows written out at once
 FEW_CHANNELS = 8  # with fewer, vectors should run along positions
+# Windows of so few elements, each channel by itself, are written out: so other kernels take them in, and what is put
+# around x needs no copy. With fewer channels, rows would be too short.
+FEW_TAPS = 6
+MANY_CHANNELS = 64
 # A sum over all positions is cut into at most so many parts, each of at least so many terms; their results together
 # have at most so many elements.
 PARTS = 16
@@ -253,6 +257,8 @@ def _convolution_product(x: Tensor, k: Tensor, *, steps: Ints, pads: Pairs, dila
     sizes = k.shape[:-2]
     x = padded(x, 1, pads)
     counts = tuple(positions(*of) for of in zip(x.shape[1:-1], sizes, steps, dilations))
+    if groups == x.shape[-1] == k.shape[-1] >= MANY_CHANNELS and 0 < math.prod(sizes) <= FEW_TAPS:
+        return _depthwise_by_taps(x, reshaped(k, (*sizes, groups, 1)), steps, dilations)
     if many := _by_channel(x.shape[-1], k.shape[-1], groups):
         columns = _repeated(x, many) if x.shape[-1] == groups else x
         found = column_product(_places(columns, sizes, steps, dilations), _channels_last(k, groups))
