@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes import c_int64
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,8 @@ def _read_environment() -> tuple[Debug, int]:
     return found, max(1, int(threads)) if threads else _cpus()
 
 
-debug, _num_threads = _read_environment()
+debug, _threads = _read_environment()
+THREADS = c_int64(_threads)  # threads a kernel may use, where native code looks it up
 
 
 def cache_directory() -> str:
@@ -86,15 +88,14 @@ def cache_directory() -> str:
 
 def num_threads() -> int:
     """How many threads a kernel may use."""
-    return _num_threads
+    return THREADS.value
 
 
 def set_num_threads(n: int) -> None:
     """Let kernels use up to `n` threads (results do not depend on it)."""
-    global _num_threads
     if n < 1:
         raise ValueError(f"set_num_threads: expected a positive number, got {n}")
-    _num_threads = int(n)
+    THREADS.value = int(n)
 
 
 def run_functions_eagerly(on: bool) -> None:

@@ -10,6 +10,7 @@ and float64 for 64.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ctypes import c_int64
 from functools import cache
 from typing import Any
 
@@ -30,6 +31,7 @@ ALL = (bool_, *INTEGERS, *FLOATS, *COMPLEX)
 _SUPPORTED = frozenset(ALL)
 
 _default_float = float32
+DEFAULT_ID = c_int64(id(float32))  # which one it is, where native code looks it up
 
 
 def set_default_dtype(dtype: Any) -> None:
@@ -43,7 +45,8 @@ def set_default_dtype(dtype: Any) -> None:
     dtype = np.dtype(dtype)
     if dtype not in (float32, float64):
         raise ValueError(f"set_default_dtype: expected float32 or float64, got {dtype}")
-    _default_float = dtype
+    _default_float = float64 if dtype == float64 else float32
+    DEFAULT_ID.value = id(_default_float)
 
 
 def default_float() -> np.dtype:

@@ -45,7 +45,9 @@ class Frame(IntEnum):
     ERROR = 2  # site + 1 of a failed check, then the value
     PATIENCE = 4  # work that may still be done before a pause, in nanoseconds, roughly
     ZERO = 5  # always 0
-    OBJECTS = 6
+    NEXT = 6  # of the idle frames of an entry
+    RUNNER = 7  # of a frame of an entry: the function that runs it
+    OBJECTS = 8
 
 
 class Header(IntEnum):
@@ -164,8 +166,7 @@ DATA_OFFSET = _find_data_offset()
 
 
 def _emit(module: ir.Module) -> None:
-    run = _emit_run(module)
-    _emit_call(module, run)
+    _emit_call(module, _emit_unlocked(module, _emit_run(module)))
     _emit_chain(module, "chain", False)
     _emit_chain(module, "chain_on_panels", True)
     _emit_blas(module, "gemm", *GEMM_OPERANDS)
@@ -179,6 +180,13 @@ def _emit_call(module: ir.Module, run: Code) -> None:
     frame = f.call_symbol("PyLong_AsVoidPtr", me)
     with f.count(0, count) as k:
         f.store(frame, k + Frame.OBJECTS, f.load(arrays, k))
+    f.ret(f.call_symbol("PyLong_FromSsize_t", f.call(run, frame)))
+
+
+def _emit_unlocked(module: ir.Module, run: Code) -> Code:
+    """Run a frame, without the GIL if that takes long."""
+    f = Code(module, "run_unlocked", 1, returns=True, local=False)
+    (frame,) = f.args
     result = Variable(f, 0)
     release = f.load(f.load(frame, Frame.PROGRAM), Header.RELEASE)
     with f.when(release != 0):
@@ -187,7 +195,8 @@ def _emit_call(module: ir.Module, run: Code) -> None:
         f.call_symbol("PyEval_RestoreThread", state)
     with f.when(release == 0):
         result.set(f.call(run, frame))
-    f.ret(f.call_symbol("PyLong_FromSsize_t", result.get()))
+    f.ret(result.get())
+    return f
 
 
 def _emit_run(module: ir.Module) -> Code:
@@ -329,7 +338,8 @@ def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ..
 
 
 _functions = native_module(f"executor {DATA_OFFSET} {PANEL_BYTES} {PANEL_SLOTS}", _emit,
-                           ("call", "chain", "chain_on_panels", "gemm", "gemv"))
+                           ("call", "run_unlocked", "chain", "chain_on_panels", "gemm", "gemv"))
+RUN = _functions["run_unlocked"]
 CHAIN, CHAIN_ON_PANELS, GEMM, GEMV = (_functions[name] for name in ("chain", "chain_on_panels", "gemm", "gemv"))
 # The builtin function that runs the frame at an address, its `__self__`.
 bind: Callable[[int], Callable[..., int]] = builtin("run", _functions["call"], "Run a frame with these arrays.")

@@ -7,7 +7,7 @@ An array refers to its memory by a capsule (its `base`), as all views of it refe
 refers to the capsule is gone, it takes the block back. All of it runs with the GIL held, and what it keeps is whole
 wherever Python may run: no lock is needed, and a forked child finds the lists whole.
 
-Read next: `pool.py` (who keeps the pool), `program.py` (who allocates).
+Read next: `pool.py` (who keeps the pool), `entry.py` (who calls `make`).
 """
 
 from __future__ import annotations

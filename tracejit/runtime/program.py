@@ -32,6 +32,7 @@ from tracejit.lower.plan import Attention, Branch, Call, Gemm, Loop, Part, Plan,
 from tracejit.lower.plan import Step as PlanStep
 from tracejit.runtime import executor, gemm, pool, threads
 from tracejit.runtime.attention import attention_calls
+from tracejit.runtime.entry import Frames, Source, entry
 from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, NativeCall, bind
 from tracejit.runtime.gemm_code import Word
 from tracejit.runtime.grid import Grid, along_rows, grid
@@ -231,6 +232,17 @@ class Program:
                     for kind, k in found]
 
         return call
+
+    def entry(self, arguments: int, sources: Sequence[tuple[Any, ...]], read: Callable[[Any], Any] | None,
+              outputs: Sequence[int], many: bool, sample: Any, miss: object) -> Callable[..., Any] | None:
+        """The native way in, for calls with so many arguments that give these outputs, by position; `sources`: see
+        `Source` in `entry.py`. None where there is more to do, or where calls are watched."""
+        found = [self._results[p] for p in outputs]
+        if self._short is None or self.call is not self._short or any(kind != "array" for kind, _ in found):
+            return None
+        frames = Frames(partial(_new_runner, self._layout), partial(_resume, self._numbered))
+        return entry(arguments, [Source(*s) for s in sources], read, [k for _, k in found], many, sample, miss,
+                     len(self.plan.inputs), self._makers, self._parallel, frames)
 
     def profiling(self, on: bool) -> None:
         """Count calls and seconds of each step in `profile` (by step of the plan), until switched off."""

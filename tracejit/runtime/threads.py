@@ -284,7 +284,7 @@ CELL = ctypes.addressof(_cell)
 _lock = threading.Lock()
 _workers: list[threading.Thread] = []
 _memories: list[ctypes.Array] = []  # never freed: a launch may still be reading a pool that has been replaced
-_size = 1  # the number of threads last asked for, the caller's included
+ASKED = ctypes.c_int64(1)  # the number of threads last asked for, the caller's included
 
 
 def size() -> int:
@@ -294,16 +294,15 @@ def size() -> int:
 
 def prepare() -> None:
     """Have the workers that `config.num_threads()` asks for. Cheap when nothing has changed."""
-    if config.num_threads() != _size:
+    if config.num_threads() != ASKED.value:
         with _lock:
-            if config.num_threads() != _size:
+            if config.num_threads() != ASKED.value:
                 _retire()
                 _start(config.num_threads())
 
 
 def _start(count: int) -> None:
-    global _size
-    _size = count
+    ASKED.value = count
     if count == 1:
         return
     memory = (ctypes.c_int64 * (_FIRST_RANGE + _RANGE_WORDS * count + 16))()

@@ -2,7 +2,8 @@
 
 In: a `Specialization` whose leaves are the positional arguments themselves. Out: `shortcut(args, instance)`, which
 gives the result, or `MISS` if this is not such a call. It does what `matches`, `gather`, `write_back` and `rebuild` of
-the specialisation do, without loops: on small tensors a call is all overhead.
+the specialisation do, without loops: on small tensors a call is all overhead. Where a call only takes arrays and gives
+arrays, native code does all of it (`runtime/entry.py`).
 
 A step that writes many Variables (weights and what an optimizer keeps for them) writes them over: `_Lent` knows the
 arrays it has checked before, and that nobody else holds them.
@@ -37,7 +38,45 @@ def shortcut(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
     special = s.numbers or s.passed or s.ties or s.copied
     if special or any(r.kind not in PLAIN for r in s.results) or any(w.leaf >= 0 for w in s.writes):
         return None
-    return _Writer(s, leaves).function()
+    return _native(s, leaves) or _Writer(s, leaves).function()
+
+
+def _native(s: Specialization, leaves: Sequence[Any]) -> Shortcut | None:
+    """A shortcut in native code, for calls that take arrays, read others, and give one or a tuple of them."""
+    changes = s.writes or s.shared or s.draws or s.in_place or s.aliases is not None
+    results = all(r.kind == "output" for r in s.results) and (s.spec is None or _is_tuple(s))
+    if changes or not results or not _captures_arrays(s):
+        return None
+    sources = []
+    for k, x in enumerate(leaves):
+        value = x._value if x.__class__ is Tensor else x
+        if value.__class__ is not np.ndarray or not (value.flags.aligned and value.dtype.isnative):
+            return None
+        sources.append((k, x, s.leaves.index(k) if k in s.leaves else -1, False, False))
+    for k, c in enumerate(s.hidden):
+        sources.append((k, c.handle, len(s.leaves) + k, True, s.watch.constant))
+    read = None if s.watch.constant else s.watch.read
+    outputs = [r.at for r in s.results]
+    found = s.program.entry(len(leaves), sources, read, outputs, s.spec is not None, Tensor(0.0), MISS)
+    if found is not None:
+        s.ran = s.calls
+        s.entry = found.__self__
+    return found  # type: ignore[no-any-return]
+
+
+def _is_tuple(s: Specialization) -> bool:
+    """Whether the result is a plain tuple of its leaves."""
+    plain = tuple(range(len(s.results)))
+    found = unflatten(s.spec, plain)
+    return found.__class__ is tuple and found == plain
+
+
+def _captures_arrays(s: Specialization) -> bool:
+    """Whether all that comes from outside are handles on arrays, whose contents do not matter."""
+    return all(
+        contents is None and isinstance(c.handle, Tensor) and isinstance(c.handle._value, np.ndarray)
+        for c, (_, _, _, contents) in zip(s.hidden, s.expected)
+    )
 
 
 _value_of = attrgetter("_value")
@@ -137,7 +176,7 @@ class _Writer:
             self.lines.append(f"o = call(({''.join(f'{v}, ' for v in values)}))")
         else:
             self.lines.append(f"o = call([{''.join(f'{v}, ' for v in values)}*w])")
-        self.lines.insert(-1, "s.calls += 1")
+        self.lines.insert(-1, "s.ran += 1")
         self.lines += [f"h[{w.hidden}]._value = o[{at[w.at]}]" for w in self.s.writes if w.at in at]
         self._results(at)
         if self.s.shared:  # before the handles are read
@@ -208,10 +247,7 @@ class _Writer:
             if s.hidden[w.hidden].handle.__class__ is Tensor:
                 tensors = [i for i, x in enumerate(self.leaves) if x.__class__ is Tensor]
                 self.lines += [f"if a{i} is h[{w.hidden}]: return MISS" for i in tensors]
-        return all(
-            contents is None and isinstance(c.handle, Tensor) and isinstance(c.handle._value, np.ndarray)
-            for c, (_, _, _, contents) in zip(s.hidden, s.expected)
-        )
+        return _captures_arrays(s)
 
     def _over(self) -> dict[int, int] | None:
         """Check what comes from outside, for a call that writes over it: where each output that it gives is found. None
@@ -252,10 +288,9 @@ class _Writer:
             else:
                 self.space[f"t{k}"] = r.value
         names = "".join(f"t{k}, " for k in range(len(s.results)))
-        plain = tuple(range(len(s.results)))
         if s.spec is None:
             self.lines.append("return t0")
-        elif unflatten(s.spec, plain) == plain:
+        elif _is_tuple(s):
             self.lines.append(f"return ({names})")
         else:
             self.lines.append(f"return unflatten(spec, ({names}))")

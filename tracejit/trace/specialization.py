@@ -79,7 +79,8 @@ class Specialization:
     draws: tuple[int, ...] = ()  # hidden handles that count draws of random generators
     copied: list[int] = field(default_factory=list)  # inputs that are not contiguous, but become so for the program
     reason: str = ""
-    calls: int = 0
+    ran: int = 0  # calls that came through Python
+    entry: Any = None  # the native way in, which counts its own (`runtime/entry.py`)
     effects: bool = False  # whether it prints, checks or calls back
     shared: bool = False  # whether it changes Variables, and nothing in it waits for other threads
     default: np.dtype = field(default_factory=dtypes.default_float)  # what Python floats became
@@ -93,6 +94,11 @@ class Specialization:
     passed: list[tuple[int, int]] = field(default_factory=list)  # outputs of the program that are inputs
     in_place: list[tuple[Write, int]] = field(default_factory=list)  # writes that may go into the memory of an input
     over: dict[int, int] = field(default_factory=dict)  # all such outputs of hidden handles, and the inputs
+
+    @property
+    def calls(self) -> int:
+        """How often it ran."""
+        return self.ran + (self.entry.calls if self.entry is not None else 0)
 
     @property
     def graph(self) -> Graph:
@@ -189,7 +195,7 @@ class Specialization:
         return [x for x in targets if isinstance(x, Tensor)]
 
     def _run(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
-        self.calls += 1
+        self.ran += 1
         if self.writes:
             self.check_writable(leaves)
         arrays = self.gather(leaves, handles)
@@ -222,7 +228,7 @@ class Specialization:
             return self._run_taped(leaves, handles)
 
     def _run_taped(self, leaves: Sequence[Any], handles: Sequence[Any]) -> Any:
-        self.calls += 1
+        self.ran += 1
         if self.writes:
             self.check_writable(leaves)
         arrays = self.gather(leaves, handles)
