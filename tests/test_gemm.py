@@ -14,7 +14,7 @@ from plan_samples import buffer, plan, program, strides
 import tracejit as tj
 from tracejit import config
 from tracejit.lower import buffers
-from tracejit.lower.epilogue import PANEL, PANEL_BYTES
+from tracejit.lower.epilogue import PANEL, PANEL_BYTES, SHARED
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm, Plan
 from tracejit.runtime import gemm, gemm_code, gemm_windows
@@ -85,6 +85,21 @@ def test_large_operands_are_packed() -> None:
     for order, walk in (("C", (500, 1)), ("F", (1, 700))):
         run = product((), 300, 500, 700, View(0, 0, (700, 1)), View(1, 0, walk), [(300, 700), (700, 500)])
         compare(run([a, np.array(b, order=order)]), a, b)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("m,n,k", [(50, 1300, 1700), (70, 150, 15000), (300, 70001, 30)])
+@pytest.mark.parametrize("order", ["CC", "FF"])
+def test_an_operand_beyond_the_caches_is_used_in_parts(m: int, n: int, k: int, order: str) -> None:
+    a, b = np.asarray(random(m, k), order=order[0]), np.asarray(random(k, n, seed=1), order=order[1])  # type: ignore
+    layout = {"C": lambda r, c: (c, 1), "F": lambda r, c: (1, r)}
+    views = View(0, 0, layout[order[0]](m, k)), View(1, 0, layout[order[1]](k, n))
+    t = tiles(a.dtype)
+    assert b.nbytes > SHARED and gemm.cut(Gemm(a.dtype, (), m, n, k, *views, View(2, 0, (n, 1))), t).part < n
+    run = product((), m, n, k, *views, [(m, k), (k, n)])
+    got = run([a, b])
+    compare(got, a, b)
+    config.set_num_threads(1)
+    np.testing.assert_array_equal(run([a, b]), got)
 
 
 @pytest.mark.parametrize("m,n,k", [(25, 300, 1100), (128, 512, 700), (250, 40, 7000)])
@@ -302,7 +317,7 @@ def test_rows() -> None:
 
 
 @pytest.mark.parametrize("m,n,k,batch", [(600, 200, 100, ()), (5, 7, 3, ()), (50, 100, 0, ()), (100, 60, 30, (4, 3)),
-                                         (2000, 1300, 8, ()), (40, 9000, 5, ())])
+                                         (2000, 1300, 8, ()), (40, 9000, 5, ()), (40, 1000, 2200, ())])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_that_nobody_else_reads(m: int, n: int, k: int, batch: tuple[int, ...], dtype: str) -> None:
     """The product has no memory of its own where a panel of it fits the stack."""
@@ -312,7 +327,8 @@ def test_rows_that_nobody_else_reads(m: int, n: int, k: int, batch: tuple[int, .
     close(got, 0.5 * np.exp(np.matmul(x.astype("float64"), w)).sum(-1))
     p = function.specializations()[0].built.plan
     assert chained(p) == 1
-    assert (buffers.assign(p).arena_bytes == 0) == (min(m, PANEL) * n * x.itemsize <= PANEL_BYTES)
+    small = min(m, PANEL) * n * x.itemsize <= PANEL_BYTES and n * k * x.itemsize <= SHARED
+    assert (buffers.assign(p).arena_bytes == 0) == small
     buffers.verify(p, buffers.assign(p))
     config.set_num_threads(1)
     np.testing.assert_array_equal(np.asarray(function(x, w)), got)

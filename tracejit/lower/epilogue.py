@@ -17,6 +17,7 @@ from tracejit.lower.plan import Gemm, Plan, Step, reads_of, writes_of
 
 PANEL = 24  # rows of a product in one item, at most: so many of a and c stay in the second cache
 PANEL_BYTES = 1 << 18  # of stack for a panel that nobody else reads
+SHARED = 1 << 23  # bytes of b that the last cache holds; of a larger b, only some columns are used at a time
 PANEL_SLOTS = 128  # words of its kernel's slots, at most: each thread has its own
 
 
@@ -48,7 +49,10 @@ def stays_on_panels(step: Gemm) -> bool:
     """Whether the product may be kept, panel by panel, by the threads that make it, if only its kernel reads it."""
     if step.then is None or step.dtype.kind == "c" or not items_per_row(step, step.then):
         return False
-    panel = min(step.m, PANEL) * step.n * step.dtype.itemsize
+    size = step.dtype.itemsize
+    if step.k * step.n * size > SHARED:
+        return False
+    panel = min(step.m, PANEL) * step.n * size
     reads = [v.offset for v in step.then.reads if v.buffer == step.c.buffer]
     return panel <= PANEL_BYTES and reads == [0] and step.then.kernel.slots.count <= PANEL_SLOTS
 

@@ -14,14 +14,16 @@ import math
 from dataclasses import dataclass, replace
 
 from tracejit.errors import InternalError
-from tracejit.lower.epilogue import PANEL
+from tracejit.lower.epilogue import PANEL, SHARED
 from tracejit.lower.plan import Gemm
 from tracejit.runtime import gemm_code, gemm_windows
 from tracejit.runtime.blas import blas_call
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
 
-DEPTH = 512  # of one walk down k, at most: a strip of b that deep stays in the first cache
+WALK = 1024  # of one walk down k, at most: panels of a that long stay in the second cache
+DEPTH = 512  # of sums that are long
+SOME = 128  # columns for which it is no burden to read all of a
 ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
 AWAKE = 10_000.0  # nanoseconds of work from which a product in a loop is shared with threads that are awake
@@ -101,9 +103,11 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
         else:
             part = min(n, _up(-(-n // 4), t.columns))
         pieces = 4
+    if not (on_panels or step.rows or step.apart) and m > panel and n * k * step.dtype.itemsize > SHARED:
+        part = min(part, max(SOME, SHARED // (k * step.dtype.itemsize) // t.columns * t.columns))
     items = matrices * -(-m // panel) * -(-n // part)
     chunk = -(-items // min(items, pieces))
-    walks = max(1, -(-k // DEPTH))
+    walks = max(1, -(-k // WALK))
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 

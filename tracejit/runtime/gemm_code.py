@@ -2,7 +2,7 @@
 
 In: the slots of a product (`Word`), filled in by `gemm.py`. Out: native functions with the ABI of kernels:
 
-    gemm   an item is one panel of rows of one matrix of c (and, if there are few rows, one part of its columns)
+    gemm   an item is one panel of rows of one matrix of c (if rows are few or b is large: one part of its columns)
     pack   an item is one strip of b, copied so that the tiles that use it read it from its start to its end
 
 A tile is `rows` x `vectors` vectors of c. It walks down k and adds, for each row, one element of a times `vectors`
@@ -31,6 +31,7 @@ from tracejit.runtime.native import Word as Value
 
 I1 = ir.IntType(1)
 PTR, VOID = ir.PointerType(), ir.VoidType()
+AHEAD = 16  # rows of b that are asked for before they are copied: the processor does not foresee such wide steps
 
 
 class Word(IntEnum):
@@ -49,7 +50,7 @@ class Word(IntEnum):
     C_ROW = 10
     PANEL = 11  # rows of an item
     PANELS = 12
-    PART = 13  # columns of an item
+    PART = 13  # columns of an item; the next item has the same, and other rows
     PARTS = 14
     DEPTH = 15  # of a walk down k
     BATCH = 16  # number of dims, then for each its extent and the strides of a, b and c
@@ -157,6 +158,11 @@ class Writer:
         else:
             self.intrinsic(f, f"llvm.masked.store.{self.suffix}.p0", VOID, [value, where, I32(self.size), mask])
 
+    def fetch(self, f: Code, at: Value) -> None:
+        """Ask for a line of memory that will be read; any address will do."""
+        where = f.builder.inttoptr(at.value, PTR)
+        self.intrinsic(f, "llvm.prefetch.p0", VOID, [where, I32(0), I32(3), I32(1)])
+
     def multiply_add(self, f: Code, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         if not self.floats:
             return f.builder.add(f.builder.mul(x, y), z)
@@ -245,10 +251,10 @@ class Writer:
         panel, panels, part, parts = (f.load(slots, w) for w in (Word.PANEL, Word.PANELS, Word.PART, Word.PARTS))
         depth, size, columns = f.load(slots, Word.DEPTH), self.size, self.lanes * self.vectors
         with f.count(begin, end) as item:
-            left_edge = item % parts * part
-            right_edge = f.smaller(left_edge + part, n)
-            top = item // parts % panels * panel
+            top = item % panels * panel
             rows = f.smaller(panel, m - top)
+            left_edge = item // panels % parts * part
+            right_edge = f.smaller(left_edge + part, n)
             a, b, c = (f.load(slots, w) + move for w, move in
                        zip((Word.A, Word.B, Word.C), self.matrix(f, slots, item // parts // panels, Word.BATCH, 3),
                            strict=True))
@@ -298,6 +304,8 @@ class Writer:
             with f.when(transposed == 0):
                 masks = [self.lanes_below(f, left - v * lanes) for v in range(self.vectors)]
                 with f.count(0, k) as p:
+                    for line in range(0, columns * size, 64):
+                        self.fetch(f, source + (p + AHEAD) * b_row + line)
                     for v, mask in enumerate(masks):
                         shift = v * lanes * size
                         value = self.load(f, source + p * b_row + shift, mask)
