@@ -8,8 +8,9 @@ one has a chunk. Which one is settled by ranges of chunks, one for each thread t
 thread takes those of its own range in order, then what is left in others. So each finds in its caches what it read and
 wrote at the launch before (processors may share none), and a slow thread delays nobody. The launch is over when all
 chunks are *finished*, so a worker that wakes late delays nobody. Workers look for tickets for `SPIN` nanoseconds after
-their last chunk, then sleep on a semaphore, where they cost nothing; woken on their caller's processor, they move to
-another. To wake one takes as long as a little work: a launch of two chunks does that only if it follows closely on
+their last chunk (longer while a launch is not over), then sleep on a semaphore, where they cost nothing. They keep off
+their caller's processor, above all when they go to sleep: a worker that is woken there runs only when its caller's turn
+is over. To wake one takes as long as a little work: a launch of two chunks does that only if it follows closely on
 another, and else is its caller's alone. One launch runs on the pool at a time; a caller that finds it busy does its
 items alone. A forked child has no pool and runs serially, until it asks for another number of threads.
 
@@ -31,8 +32,9 @@ from tracejit.runtime.build import native_module
 from tracejit.runtime.native import Code, Number, Variable, Word
 
 SPIN = 50_000  # nanoseconds a worker looks for the next launch before it sleeps
+_LONG_SPIN = 2_000_000  # the same while a launch is not over
 SOON = 10_000  # nanoseconds between two launches that follow closely
-_CALLER_SPIN = 20_000  # nanoseconds a caller looks for the last chunks to finish before it sleeps
+_CALLER_SPIN = 200_000  # nanoseconds a caller looks for the last chunks to finish before it sleeps
 
 # Words of a pool's memory. What different threads write often lies on different cache lines.
 _TICKET, _DONE, _SLEEPERS, _STOP, _BUSY = 0, 16, 32, 33, 48
@@ -41,6 +43,7 @@ _RANGES, _THREADS = 72, 73
 _WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
 _MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
 _FIRST_RANGE, _RANGE_WORDS = 192, 16  # each: the next chunk, the end
+_SET = 16  # words of a set of processors
 _LEFT = (1 << 32) - 1
 
 
@@ -50,7 +53,8 @@ def _emit(module: ir.Module) -> None:
     wait, post = _emit_wait(module), _emit_post(module)
     wake = _emit_wake(module, post)
     take = _emit_take(module, post)
-    _emit_worker(module, clock, wait, wake, take, _emit_move(module))
+    elsewhere = _emit_elsewhere(module)
+    _emit_worker(module, clock, wake, take, _emit_move(module, elsewhere), _emit_rest(module, wait, elsewhere))
     _emit_launch(module, clock, wait, wake, take)
 
     f = Code(module, "initialize", 2, local=False)
@@ -150,34 +154,60 @@ def _emit_take(module: ir.Module, post: Code) -> Code:
     return f
 
 
-def _emit_move(module: ir.Module) -> Code:
-    """Have a worker leave the processor of its caller, where it would only run when the caller does not. Systems put
-    who is woken near who wakes, and on a busy machine leave it there."""
-    f = Code(module, "move", 1)
-    (pool,) = f.args
+def _emit_elsewhere(module: ir.Module) -> Code:
+    """Keep this thread off the processor of the pool's caller, if it may run on another. Returns whether it does; then
+    `allowed` is where it might run before, and `others` where it may now."""
+    f = Code(module, "elsewhere", 3, returns=True)
+    pool, allowed, others = f.args
     if sys.platform == "linux":
-        here = f.call_symbol("sched_getcpu") & _LEFT
-        with f.when(here != f.load_shared(pool, _PROCESSOR)):
-            f.ret()
-        words = 16
-        allowed, others = f.stack(words), f.stack(words)
-        with f.when((f.call_symbol("sched_getaffinity", 0, 8 * words, allowed) & _LEFT) != 0):
-            f.ret()
-        left = Variable(f, 0)
-        with f.count(0, words) as k:
-            mine = Word(f, f.builder.shl(f.word(1), (here % 64).value))
+        with f.when((f.call_symbol("sched_getaffinity", 0, 8 * _SET, allowed) & _LEFT) != 0):
+            f.ret(0)
+        caller, left = f.load_shared(pool, _PROCESSOR), Variable(f, 0)
+        with f.count(0, _SET) as k:
+            mine = Word(f, f.builder.shl(f.word(1), (caller % 64).value))
             bits = f.load(allowed, k)
-            bits = f.select(k == here // 64, bits - (bits & mine), bits)
+            bits = f.select(k == caller // 64, bits - (bits & mine), bits)
             f.store(others, k, bits)
             left.set(left.get() | bits)
         with f.when(left.get() != 0):
-            f.call_symbol("sched_setaffinity", 0, 8 * words, others)
-            f.call_symbol("sched_setaffinity", 0, 8 * words, allowed)
+            with f.when((f.call_symbol("sched_setaffinity", 0, 8 * _SET, others) & _LEFT) == 0):
+                f.ret(1)
+    f.ret(0)
+    return f
+
+
+def _emit_move(module: ir.Module, elsewhere: Code) -> Code:
+    """Have a worker leave the processor of its caller, where it would only run when the caller does not."""
+    f = Code(module, "move", 1)
+    (pool,) = f.args
+    if sys.platform == "linux":
+        with f.when((f.call_symbol("sched_getcpu") & _LEFT) == f.load_shared(pool, _PROCESSOR)):
+            allowed = f.stack(_SET)
+            with f.when(f.call(elsewhere, pool, allowed, f.stack(_SET)) != 0):
+                f.call_symbol("sched_setaffinity", 0, 8 * _SET, allowed)
     f.ret()
     return f
 
 
-def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: Code, move: Code) -> None:
+def _emit_rest(module: ir.Module, wait: Code, elsewhere: Code) -> Code:
+    """Sleep until somebody wakes this worker. Systems wake a thread on the processor of who wakes it where they take
+    the others for busy (virtual machines seem so when they rest), and it waits there for its caller's turn to end: so
+    it goes to sleep elsewhere. Where it may run is as before when it wakes, or as somebody has said meanwhile."""
+    f = Code(module, "rest", 1)
+    (pool,) = f.args
+    allowed, others, now = f.stack(_SET), f.stack(_SET), f.stack(_SET)
+    moved = f.call(elsewhere, pool, allowed, others)
+    f.call(wait, pool + 8 * _WORK)
+    if sys.platform == "linux":
+        with f.when(moved != 0):
+            with f.when((f.call_symbol("sched_getaffinity", 0, 8 * _SET, now) & _LEFT) == 0):
+                with f.when((f.call_symbol("memcmp", now, others, 8 * _SET) & _LEFT) == 0):
+                    f.call_symbol("sched_setaffinity", 0, 8 * _SET, allowed)
+    f.ret()
+    return f
+
+
+def _emit_worker(module: ir.Module, clock: Code, wake: Code, take: Code, move: Code, rest: Code) -> None:
     """The life of a worker: returns when the pool is stopped."""
     f = Code(module, "worker", 2, local=False)
     pool, me = f.args
@@ -189,17 +219,20 @@ def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
         return f.load_shared(pool, _STOP) != 0
 
     with f.forever() as life:
-        deadline = Variable(f, f.call(clock) + SPIN)
+        last = Variable(f, f.call(clock))
         with f.forever() as spin:
             with f.when(stopped()):
                 f.ret()
             with f.when(chunks_left() != 0):
                 f.call(move, pool)
                 f.call(take, pool, me)
-                deadline.set(f.call(clock) + SPIN)
+                last.set(f.call(clock))
             f.pause()
-            with f.when(f.call(clock) > deadline.get()):
-                spin.leave()
+            idle = f.call(clock) - last.get()
+            with f.when(idle > SPIN):
+                # Others still have chunks of a launch, and the next one may follow at once.
+                with f.when((f.load_shared(pool, _BUSY) == 0) | (idle > _LONG_SPIN)):
+                    spin.leave()
         f.add_shared(pool, _SLEEPERS, 1)
         # A launch or stop that came before this line did not see a sleeper: look once more.
         with f.when((chunks_left() != 0) | stopped()):
@@ -207,8 +240,7 @@ def _emit_worker(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
             with f.when(sleepers > 0):
                 with f.when(f.exchange_if(pool, _SLEEPERS, sleepers, sleepers - 1)):
                     life.again()
-        f.call(wait, pool + 8 * _WORK)
-        f.call(move, pool)
+        f.call(rest, pool)
         f.call(wake, pool, f.smaller(chunks_left() - 1, 2))  # one wakes two, two wake four, ...
     f.builder.unreachable()
 
