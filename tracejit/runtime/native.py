@@ -162,8 +162,9 @@ class Code:
         """A load that other threads may write meanwhile; nothing moves across it."""
         return Word(self, self.builder.load_atomic(self._at(address, index), "seq_cst", 8))
 
-    def store_shared(self, address: Number, index: int, value: Number) -> None:
-        self.builder.store_atomic(self.word(value), self._at(address, index), "seq_cst", 8)
+    def store_shared(self, address: Number, index: int, value: Number, order: str = "seq_cst") -> None:
+        """A store that other threads may read meanwhile. order: as LLVM names them; "monotonic" may move."""
+        self.builder.store_atomic(self.word(value), self._at(address, index), order, 8)
 
     def add_shared(self, address: Number, index: int, value: Number) -> Word:
         """Add and give the new value, as one step for all threads."""

@@ -36,10 +36,12 @@ _LONG_SPIN = 2_000_000  # the same while a launch is not over
 SOON = 10_000  # nanoseconds between two launches that follow closely
 _CALLER_SPIN = 200_000  # nanoseconds a caller looks for the last chunks to finish before it sleeps
 
-# Words of a pool's memory. What different threads write often lies on different cache lines.
-_TICKET, _DONE, _SLEEPERS, _STOP, _BUSY = 0, 16, 32, 33, 48
-_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _WAITING, _PROCESSOR, _LAST = 64, 65, 66, 67, 68, 69, 70, 71
-_RANGES, _THREADS = 72, 73
+# Words of a pool's memory. What one thread writes while others look at something else lies on another cache line; what
+# a worker needs to begin lies on one: to fetch a line from another core takes as long as a thousand sums.
+_TICKET, _KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _RANGES = range(7)
+_DONE, _WAITING = 16, 17
+_SLEEPERS, _STOP = 32, 33
+_BUSY, _PROCESSOR, _LAST, _THREADS = 48, 49, 50, 51
 _WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
 _MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
 _FIRST_RANGE, _RANGE_WORDS = 192, 16  # each: the next chunk, the end
@@ -136,14 +138,15 @@ def _emit_take(module: ir.Module, post: Code) -> Code:
         with f.when(f.exchange_if(pool, _TICKET, ticket, ticket - 1)):
             # A chunk is ours, so some range has it, and the launch is not over before we are: its words stay.
             kernel, slots, items, chunk, chunks = (f.load(pool, w) for w in (_KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS))
-            ranges = f.load(pool, _RANGES)
-            number, mine = Variable(f, me % ranges), Variable(f, 0)
-            with f.forever() as search:
-                place = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * number.get())
-                mine.set(f.add_shared(place, 0, 1) - 1)
-                with f.when(mine.get() < f.load(place, 1)):
-                    search.leave()
-                number.set((number.get() + 1) % ranges)
+            ranges, mine = f.load(pool, _RANGES), Variable(f, 1)
+            with f.when(ranges != 0):
+                number = Variable(f, me % ranges)
+                with f.forever() as search:
+                    place = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * number.get())
+                    mine.set(f.add_shared(place, 0, 1) - 1)
+                    with f.when(mine.get() < f.load(place, 1)):
+                        search.leave()
+                    number.set((number.get() + 1) % ranges)
             begin = mine.get() * chunk
             f.call_address(kernel, slots, begin, f.smaller(begin + chunk, items))
             with f.when(f.add_shared(pool, _DONE, 1) == chunks):
@@ -267,27 +270,36 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
     got = f.exchange_if(pool, _BUSY, 0, 1)
     with f.when(Word(f, f.builder.not_(got.value))):
         run_alone()
+    # Nobody has a chunk, so nobody reads these until the ticket is out.
     values: dict[int, Number] = {_KERNEL: kernel, _SLOTS: slots, _ITEMS: items, _CHUNK: chunk, _CHUNKS: chunks,
-                                 _WAITING: 0, _DONE: 0}
-    for index, value in values.items():
-        f.store_shared(pool, index, value)
-    ranges = f.smaller(f.load(pool, _THREADS), chunks)
-    f.store(pool, _RANGES, ranges)
-    start = Variable(f, 0)
-    with f.count(0, ranges) as k:
-        place, end = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * k), (k + 1) * chunks // ranges
-        f.store(place, 0, start.get())
-        f.store(place, 1, end)
-        start.set(end)
-    f.store(pool, _FIRST_RANGE, 1)  # the first chunk is done below
+                                 _RANGES: 0, _WAITING: 0, _DONE: 1}  # the caller's own chunk counts from the start
     if sys.platform == "linux":
-        f.store_shared(pool, _PROCESSOR, f.call_symbol("sched_getcpu") & _LEFT)
+        values[_PROCESSOR] = f.call_symbol("sched_getcpu") & _LEFT
+    for index, value in values.items():
+        f.store_shared(pool, index, value, "monotonic")
+    with f.when(chunks > 2):  # of two, one is the caller's
+        ranges, start = f.smaller(f.load(pool, _THREADS), chunks), Variable(f, 0)
+        f.store_shared(pool, _RANGES, ranges, "monotonic")
+        with f.count(0, ranges) as k:
+            place, end = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * k), (k + 1) * chunks // ranges
+            f.store(place, 0, start.get())
+            f.store(place, 1, end)
+            start.set(end)
+        f.store(pool, _FIRST_RANGE, 1)  # the first chunk is done below
     f.store_shared(pool, _TICKET, ((f.load_shared(pool, _TICKET) >> 32) + 1 << 32) | (chunks - 1))
     f.call(wake, pool, f.smaller(chunks - 1, 2))
     f.call_address(kernel, slots, 0, f.smaller(chunk, items))
-    f.add_shared(pool, _DONE, 1)
     f.call(take, pool, 0)
 
+    with f.when(f.load_shared(pool, _DONE) != chunks):
+        _emit_await(f, pool, chunks, clock, wait)
+    f.store_shared(pool, _LAST, f.call(clock), "monotonic")
+    f.store_shared(pool, _BUSY, 0, "release")
+    f.ret()
+
+
+def _emit_await(f: Code, pool: Word, chunks: Word, clock: Code, wait: Code) -> None:
+    """Wait until all chunks are done."""
     deadline = f.call(clock) + _CALLER_SPIN
     with f.forever() as spin:
         with f.when(f.load_shared(pool, _DONE) == chunks):
@@ -300,9 +312,6 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
                 f.call(wait, pool + 8 * _FINISHED)  # a post may be left over from an earlier launch: look again
             spin.leave()
         f.pause()
-    f.store_shared(pool, _LAST, f.call(clock))
-    f.store_shared(pool, _BUSY, 0)
-    f.ret()
 
 
 _functions = native_module("threads", _emit, ("initialize", "worker", "launch", "stop"))
