@@ -389,6 +389,40 @@ def test_vectors_become_sums(dtype: str) -> None:
     assert not any(isinstance(s, Gemm) for s in p.steps)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_many_short_rows_become_sums(n: int, k: int, dtype: str) -> None:
+    """In place, through movement, in batches, and with what is done before and after; each in one kernel."""
+    for m in (64, 1001):
+        a, b, c = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1), random(n, dtype=dtype, seed=2)
+        calls: list[Callable[..., tj.Tensor]] = [
+            lambda a, b, c: a @ b,
+            lambda a, b, c: tj.maximum(tj.exp(a) @ b + c, 0),
+            lambda a, b, c: tj.reshape(a, (k, -1)).T @ tj.reshape(b, (n, k)).T,
+            lambda a, b, c: a[::-1] @ b,
+            lambda a, b, c: tj.stack([a, a + 1]) @ tj.stack([b, -b]),
+        ]
+        wide = a.astype("float64")
+        want = [wide @ b, np.maximum(np.exp(wide) @ b + c, 0), wide.reshape(k, m).T @ b.reshape(n, k).T, wide[::-1] @ b,
+                np.stack([wide, wide + 1]) @ np.stack([b, -b])]
+        for call, expected in zip(calls, want, strict=True):
+            function = tj.function(call)
+            got = np.asarray(function(a, b, c))
+            assert got.dtype == dtype and not any(
+                isinstance(s, Gemm) for s in function.specializations()[0].built.plan.steps)
+            close(got, expected)
+            config.set_num_threads(1)
+            np.testing.assert_array_equal(np.asarray(function(a, b, c)), got)
+
+
+def test_gradients_of_many_short_rows() -> None:
+    a, b = random(80, 3, dtype="float64"), random(3, 4, dtype="float64", seed=1)
+    da, db = tj.function(tj.grad(lambda a, b: tj.sum((a @ b) ** 2), (0, 1)))(a, b)
+    close(np.asarray(da), 2 * (a @ b) @ b.T)
+    close(np.asarray(db), 2 * a.T @ (a @ b))
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
 @pytest.mark.parametrize("m,n,k", [(40, 50, 60), (3, 3, 3), (1, 20, 30), (20, 1, 30), (5, 6, 0)])
 def test_integers_wrap(m: int, n: int, k: int, dtype: str) -> None:

@@ -240,7 +240,7 @@ class Writer:
         return [move.get() for move in moves]
 
     def _emit_gemm(self) -> None:
-        heights = [h for h in (self.rows, 8, 4, 1) if h <= self.rows]
+        heights = [h for h in (self.rows, 8, 4, 3, 2, 1) if h <= self.rows]
         wide = {h: self.tile(h, self.vectors, False) for h in heights}
         narrow = {h: self.tile(h, 1, True) for h in heights}
         f = Code(self.module, "gemm", 3, local=False)
