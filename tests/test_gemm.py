@@ -17,7 +17,7 @@ from tracejit.lower import buffers
 from tracejit.lower.epilogue import PANEL, PANEL_BYTES, SHARED
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm, Plan
-from tracejit.runtime import gemm, gemm_code, gemm_windows
+from tracejit.runtime import gemm, gemm_code, gemm_few, gemm_windows
 from tracejit.runtime.gemm_code import tiles
 
 
@@ -158,6 +158,9 @@ WINDOWS = [((5, 7), (3, 4), 18, (60, 4, 20, 1), (80, 20, 1)), ((30,), (2, 3), 16
            ((3, 16), (9, 5), 40, (90, 1, 200, 20), (200, 40, 1)), ((4, 3), (600,), 5, (9, 2, 1), (7, 1)),
            ((2, 25), (20, 30), 33, (700, 10, 1, 20), (1020, 34, 1)), ((50,), (4, 1), 3, (0, 2, 0), (3, 0, 1)),
            ((26, 26), (3, 3), 16, (28, 1, 28, 1), (48, 16, 1)), ((6,), (1500,), 70, (1, 6), (70, 1)),
+           ((9, 28), (3, 48), 1, (480, 16, 480, 1), (50, 1, 1)), ((5, 7), (3, 40), 3, (200, 8, -90, 1), (120, 3, 1)),
+           ((77,), (700,), 8, (7, 1), (8, 1)), ((33,), (2, 5, 29), 2, (4, 50, 10, 1), (1, 70, 2, 400)),
+           ((6, 20), (300,), 5, (100, 3, 1), (1, 300)),
            ((7, 9), (2, 8), 9, (-20, 2, 5, 1), (72, 9, 1)), ((12, 9), (2, 700), 300, (20, 2, 5, 1), (210000, 300, 1))]
 
 
@@ -195,7 +198,7 @@ def test_batches_of_windows_with_packed_operands() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_code, "vector_bytes", lambda features: width)
-    caches = gemm_code.tile_shape, tiles, gemm_windows._code
+    caches = gemm_code.tile_shape, tiles, gemm_windows._code, gemm_few._code
     for cache in caches:
         cache.cache_clear()
     try:
@@ -214,6 +217,11 @@ def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pyt
             a, b = (random(m, 2) * 100).astype(dtype), (random(2, 9, seed=1) * 100).astype(dtype)
             run = product((), m, 9, 2, View(0, 0, (2, 1)), View(1, 0, (9, 1)), [(m, 2), (2, 9)], dtype, (m,), (2,))
             np.testing.assert_allclose(run([a, b]), a @ b, rtol=1e-4, atol=1e-2)
+            a, b = (random(m, 70) * 100).astype(dtype), (random(70, 3, seed=1) * 100).astype(dtype)
+            for n in (1, 2, 3):
+                run = product((), m, n, 70, View(0, 0, (70, 1)), View(1, 0, (3, 1)), [(m, 70), (70, 3)], dtype, (m,),
+                              (70,))
+                np.testing.assert_allclose(run([a, b]), a @ b[:, :n], rtol=1e-4, atol=1e-1)
     finally:
         for cache in caches:
             cache.cache_clear()
@@ -231,6 +239,18 @@ def test_cuts_go_by_size_alone() -> None:
         assert found == [c] * 3 and 1 < math.ceil(c.items / c.chunk) <= 10_000
         assert c.panel % t.rows == 0 or c.panel == m
         assert c.part % t.columns == 0 or c.part == n
+
+
+def test_few_columns_are_summed_along_the_rows() -> None:
+    t = tiles(np.dtype("float32"))
+    taken = []
+    for n, inner, strides_of_a in [(1, (3, 48), (10, 70, 1)), (4, (3, 48), (10, 70, 1)), (1, (4, 3), (10, 70, 1)),
+                                   (64, (3, 48), (10, 70, 1)), (1, (3, 48), (10, 1, 70)), (8, (40,), (10, 1))]:
+        b = View(1, 0, (*(n,) * len(inner), 1))
+        step = Gemm(np.dtype("float32"), (), 900, n, math.prod(inner), View(0, 0, strides_of_a), b, b, rows=(900,),
+                    inner=inner)
+        taken.append(gemm_few.columns(step, t) > 0)
+    assert taken == [True, t.lanes >= 8, True, False, False, False]
 
 
 def test_callers_at_once_get_the_same_bits() -> None:

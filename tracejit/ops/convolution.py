@@ -45,9 +45,8 @@ from tracejit.tensor import Tensor, apply
 
 EAGER_BYTES = 1 << 24  # of windows written out at once
 FEW_CHANNELS = 8  # with fewer, vectors should run along positions
-# Windows of so few elements, each channel by itself, are written out: so other kernels take them in, and what is put
-# around x needs no copy. With fewer channels, rows would be too short.
-FEW_TAPS = 6
+# With so many, each by itself, what goes back from few strided windows is written out: one kernel without copies. With
+# fewer, its rows would be too short.
 MANY_CHANNELS = 64
 # A sum over all positions is cut into at most so many parts, each of at least so many terms; their results together
 # have at most so many elements.
@@ -161,6 +160,8 @@ def input_gradient(g: Tensor, k: Tensor, extents: Ints, steps: Ints, pads: Pairs
     turned = permuted(turned, (*range(rank), rank + 2, rank + 1, rank))
     turned = reshaped(turned, (*sizes, outputs // groups, groups * inputs))
     reach = Reach.of(extents, tuple(sizes), steps, pads, dilations)
+    if len(reach.sets) > 1 and inputs == 1 and groups == outputs >= MANY_CHANNELS and math.prod(sizes) <= MOST_TAPS:
+        return reach.summed([g], lambda tap, terms: terms[0] * reshaped(_tap(k, tap), (groups,)))  # type: ignore[operator]
     around = reach.around(g)
     found = []
     for chosen in reach.sets:
@@ -173,6 +174,10 @@ def input_gradient(g: Tensor, k: Tensor, extents: Ints, steps: Ints, pads: Pairs
                       (*(s.count for s in chosen), *turned.shape[-2:]), (*(-s.period for s in chosen), 1, 1))
         found.append(convolution(seen, part, (1,) * rank, ((0, 0),) * rank, tuple(s.apart for s in chosen), groups))
     return reach.whole(found)
+
+
+def _tap(k: Tensor, tap: Ints) -> Tensor:
+    return window(k, (*tap, 0, 0), (*(1 for _ in tap), *k.shape[-2:]))
 
 
 def _conj(t: Tensor) -> Tensor:
@@ -257,8 +262,6 @@ def _convolution_product(x: Tensor, k: Tensor, *, steps: Ints, pads: Pairs, dila
     sizes = k.shape[:-2]
     x = padded(x, 1, pads)
     counts = tuple(positions(*of) for of in zip(x.shape[1:-1], sizes, steps, dilations))
-    if groups == x.shape[-1] == k.shape[-1] >= MANY_CHANNELS and 0 < math.prod(sizes) <= FEW_TAPS:
-        return _depthwise_by_taps(x, reshaped(k, (*sizes, groups, 1)), steps, dilations)
     if many := _by_channel(x.shape[-1], k.shape[-1], groups):
         columns = _repeated(x, many) if x.shape[-1] == groups else x
         found = column_product(_places(columns, sizes, steps, dilations), _channels_last(k, groups))

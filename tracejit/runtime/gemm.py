@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tracejit.errors import InternalError
 from tracejit.lower.epilogue import PANEL, SHARED
 from tracejit.lower.plan import Gemm
-from tracejit.runtime import gemm_code, gemm_windows
+from tracejit.runtime import gemm_code, gemm_few, gemm_windows
 from tracejit.runtime.blas import blas_call
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
@@ -57,6 +57,10 @@ def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False
         return Product([blas_call(step)])
     if step.rows or step.apart:
         t = gemm_code.tiles(step.dtype)
+        if (columns := gemm_few.columns(step, t)):
+            as_long = replace(step, n=t.lanes, k=-(-step.k * columns // t.lanes))  # it takes about so much time
+            c = replace(cut(as_long, t, after, on_panels, hot), part=step.n)
+            return Product(gemm_few.product(step, t, c), c.panel)
         c = cut(step, t, after, on_panels, hot)
         deep = step.k > DEPTH and math.prod(step.batch) > 1 and not (after or on_panels)
         return _over_windows(step, t, _in_high_panels(step, c) if deep else c)
@@ -170,13 +174,13 @@ def _over_windows(step: Gemm, t: Tiles, c: Cut) -> Product:
     if not straight and (len(even) > 1 or even[0][1] != size):
         raise InternalError(f"a ({k}, {n}) matrix with strides {step.b.strides} is no operand ({step.where})")
     if not k or step.apart or (straight and (len(even) > 1 or n * k * size <= LARGE or step.m < 8 * t.rows)):
-        call = gemm_windows.product(step, t, c, t.columns * size, b[:batch], b[batch:-1])
+        call = gemm_windows.product(step, c, t.columns * size, b[:batch], b[batch:-1])
         return Product([call], c.panel if c.part >= n else 0)
     pack = _pack_call(flat, t, straight)
     strip = pack.words[PackWord.STRIP]
     each = [strip * pack.words[PackWord.COUNT] * s for s in _packed_strides(flat)]
     walk = [math.prod(inner[d + 1:]) * t.columns * size for d in range(len(inner))]
-    call = gemm_windows.product(step, t, c, strip, each, walk)
+    call = gemm_windows.product(step, c, strip, each, walk)
     call.views.pop(Word.B)
     call.scratch_slots, call.scratch = (Word.B,), pack.scratch
     return Product([pack, call], c.panel if c.part >= n else 0)

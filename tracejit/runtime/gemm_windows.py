@@ -27,7 +27,7 @@ from tracejit.lower.plan import Gemm
 from tracejit.runtime import gemm_code
 from tracejit.runtime.build import native_module
 from tracejit.runtime.executor import NativeCall
-from tracejit.runtime.gemm_code import I1, PTR, Steps, Tiles, Writer, tile_shape
+from tracejit.runtime.gemm_code import I1, PTR, Steps, Writer, tile_shape
 from tracejit.runtime.native import I64, Code, Variable
 from tracejit.runtime.native import Word as Value
 
@@ -71,9 +71,10 @@ class Word(IntEnum):
     DIMS = 22
 
 
-def product(step: Gemm, t: Tiles, cut: Cut, strip: int, batch: Sequence[int], inner: Sequence[int]) -> NativeCall:
+def product(step: Gemm, cut: Cut, strip: int, batch: Sequence[int], inner: Sequence[int],
+            code: int | None = None) -> NativeCall:
     """The call for one product, or a batch of them. strip, batch, inner: where b is or will be, in bytes from one strip
-    to the next, along the dims of the batch, and along those that are summed over."""
+    to the next, along the dims of the batch, and along those that are summed over. code: what runs it, if not tiles."""
     size, first = step.dtype.itemsize, len(step.batch)
     rows, depths = step.rows or (step.m,), step.inner or (step.k,)
     along = [s * size for s in (step.a.strides[:-1] if step.apart else step.a.strides)]
@@ -82,13 +83,13 @@ def product(step: Gemm, t: Tiles, cut: Cut, strip: int, batch: Sequence[int], in
     words[Word.PANEL], words[Word.PANELS] = cut.panel, -(-step.m // cut.panel)
     words[Word.PART], words[Word.PARTS], words[Word.B_STRIP] = cut.part, -(-step.n // cut.part), strip
     *outer, (words[Word.LINE], words[Word.A_ROW]) = merged(rows, along[first: first + len(rows)])
-    lines = _offsets(outer)
+    lines = offsets(outer)
     *outer, (run, words[Word.A_COLUMN], words[Word.B_ROW]) = merged(depths, along[first + len(rows):], inner)
     if not outer and run > DEPTH:  # one long run: in parts of equal length, about
         parts = -(-run // DEPTH)
         run = -(-run // parts)
         outer = [(parts, run * words[Word.A_COLUMN], run * words[Word.B_ROW])]
-    starts = _offsets(outer)
+    starts = offsets(outer)
     walks = -(-len(starts) // max(1, DEPTH // max(run, 1)))
     words[Word.RUN], words[Word.RUNS], words[Word.WALK] = max(run, 1), len(starts), -(-len(starts) // walks)
     words[Word.LINES], words[Word.STARTS] = lines.ctypes.data, starts.ctypes.data
@@ -97,7 +98,7 @@ def product(step: Gemm, t: Tiles, cut: Cut, strip: int, batch: Sequence[int], in
         at = Word.DIMS + 4 * d
         words[at: at + 4] = [extent, along[d], batch[d], step.c.strides[d] * size]
     views: dict[int, View] = {Word.A: step.a, Word.B: step.b, Word.C: step.c}
-    code = _code(step.dtype, step.apart)
+    code = code or _code(step.dtype, step.apart)
     return NativeCall(code, words, views, cut.items, cut.chunk, cut.work, constants=(lines, starts))
 
 
@@ -114,7 +115,7 @@ def merged(extents: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, .
     return found or [(math.prod(extents), *(s[-1] for s in strides))]
 
 
-def _offsets(dims: Sequence[tuple[int, ...]]) -> np.ndarray:
+def offsets(dims: Sequence[tuple[int, ...]]) -> np.ndarray:
     """The offsets of all places of some dims, in order; one column for each stride."""
     found = np.zeros((1, 1), np.int64)
     for extent, *steps in dims:
@@ -126,13 +127,13 @@ def _offsets(dims: Sequence[tuple[int, ...]]) -> np.ndarray:
 def _code(dtype: np.dtype, apart: bool) -> int:
     """The address of the code for one dtype, and columns that are apart or not."""
     width, rows, vectors = tile_shape()
-    writer = _Windows(dtype, width, rows, vectors, apart)
+    writer = WindowsWriter(dtype, width, rows, vectors, apart)
     name = f"windows {'of columns ' * apart}{dtype.name} {width} {rows}"
     found = native_module(name, writer.emit, ("product",), (gemm_code.__file__,))
     return found["product"]
 
 
-class _Windows(Writer):
+class WindowsWriter(Writer):
     """Writes the code for one dtype. apart: each column by itself, so that a tile reads vectors of a, not numbers."""
 
     def __init__(self, dtype: np.dtype, width: int, rows: int, vectors: int, apart: bool) -> None:
@@ -141,7 +142,7 @@ class _Windows(Writer):
 
     def emit(self, module: ir.Module) -> None:
         self.module = module
-        self._emit_product()
+        self.emit_product()
 
     def window_tile(self, rows: int, vectors: int, way: str) -> Code:
         """c[valid, left] = or += a[rows, some runs] @ b[these runs, left]; beyond `valid`, rows repeat the last.
@@ -163,13 +164,13 @@ class _Windows(Writer):
 
         def step(at: Value, b_at: Value, count: int) -> None:
             """`count` columns of a and rows of b."""
-            at = self._unknown(f, at)
+            at = self.unknown(f, at)
             strips = [[self.load(f, b_at + b_row * u + v * self.lanes * size, masks[v]) for v in range(vectors)]
                       for u in range(count)]
             for group in range(0, rows, GROUP):
                 members = range(group, min(group + GROUP, rows))
                 if way == "even":
-                    base = self._unknown(f, first + a_row * group + at)
+                    base = self.unknown(f, first + a_row * group + at)
                     bases = {i: base + apart[i - group] for i in members}
                 else:
                     bases = {i: first if way == "across" else f.load(places, i) for i in members}
@@ -234,12 +235,12 @@ class _Windows(Writer):
         return [self.load(f, at + v * self.lanes * self.size, mask) for v, mask in enumerate(masks)]
 
     @staticmethod
-    def _unknown(f: Code, value: Value) -> Value:
+    def unknown(f: Code, value: Value) -> Value:
         """The same number, of which the optimiser knows nothing: it would keep an address for each row, and move them
         all at each step, instead of one number that is added to all."""
         return Value(f, f.builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value.value], False))
 
-    def _emit_product(self) -> None:
+    def emit_product(self) -> None:
         heights = {1: (self.rows * self.vectors, self.rows, LOW), self.vectors: (self.rows, LOW)}
         tiles = {(way, vectors, h): self.window_tile(h, vectors, way)
                  for vectors, hs in heights.items() for h in hs for way in WAYS
@@ -271,7 +272,7 @@ class _Windows(Writer):
                 length = f.smaller(walk * run, k - start * run)
                 with Steps(f, top, bottom, BLOCK) as block:
                     height = f.smaller(bottom - block, BLOCK)
-                    self._find_rows(f, places, a, a_row, block, height, line, lines)
+                    self.find_rows(f, places, a, a_row, block, height, line, lines)
                     with Steps(f, left_edge, right_edge, columns) as j:
                         strip, left = b + j // columns * b_strip, right_edge - j
                         column = j * size if self.apart else Value(f, I64(0))
@@ -306,12 +307,13 @@ class _Windows(Writer):
                     walks.leave()
         f.ret()
 
-    def _find_rows(self, f: Code, places: Value, a: Value, a_row: Value, first: Value, count: Value, line: Value,
-                   lines: Value) -> None:
-        """The addresses of `count` rows of a; a last tile that is not full finds the last row again."""
+    def find_rows(self, f: Code, places: Value, a: Value, a_row: Value, first: Value, count: Value, line: Value,
+                   lines: Value, spare: int = LOW - 1) -> None:
+        """The addresses of `count` rows of a; a last tile that is not full finds the last row again, as often as there
+        are `spare` places."""
         number, at = Variable(f, first // line), Variable(f, first % line)
         here = Variable(f, a + f.load(lines, number.get()) + at.get() * a_row)
-        with f.count(0, count + (LOW - 1)) as i:
+        with f.count(0, count + spare) as i:
             f.store(places, i, here.get())
             with f.when(i + 1 < count):
                 at.set(at.get() + 1)
