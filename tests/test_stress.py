@@ -54,6 +54,16 @@ def gradient(x: Any, w: Any) -> Any:
 
 
 @tj.function
+def recurrent(x: Any, w: Any) -> Any:
+    """Rows go their own ways in both directions, so many of them in slices."""
+    def loss(w: Any) -> Any:
+        start, u = tj.tanh(x @ w), tj.tanh(w.T @ w)
+        return tj.fori_loop(0, 9, lambda _, h: tj.tanh(h @ u + start), start).sum()
+
+    return tj.value_and_grad(loss)(w)
+
+
+@tj.function
 def selected(x: Any) -> Any:
     order = tj.argsort(x[:, 0])
     return tj.take(x, order, axis=0), tj.max(x, axis=1)
@@ -94,7 +104,7 @@ def jobs() -> list[Job]:
     for k, shape in enumerate(SIZES):
         x, y, w = arrays(shape, k)
         found += [Job(elementwise, (x, y)), Job(softmax, (x,)), Job(sums, (x,)), Job(layer, (x, w)),
-                  Job(scanned, (x,)), Job(gradient, (x, w)), Job(selected, (x,))]
+                  Job(scanned, (x,)), Job(gradient, (x, w)), Job(recurrent, (x, w)), Job(selected, (x,))]
     config.set_num_threads(before)
     return found
 

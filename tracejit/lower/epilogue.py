@@ -19,6 +19,9 @@ PANEL = 24  # rows of a product in one item, at most: so many of a and c stay in
 PANEL_BYTES = 1 << 18  # of stack for a panel that nobody else reads
 SHARED = 1 << 23  # bytes of b that the last cache holds; of a larger b, only some columns are used at a time
 PANEL_SLOTS = 128  # words of its kernel's slots, at most: each thread has its own
+DEPTH = 512  # of sums that are long
+LARGE = 1 << 20  # bytes of b that do not stay in the second cache
+FEW = 256  # rows up to which it is better to read a large b only once, as it is
 
 
 def attach(plan: Plan) -> Plan:
@@ -33,7 +36,7 @@ def attach(plan: Plan) -> Plan:
     steps: list[Step | None] = list(plan.steps)
     for s in reversed(range(len(steps))):  # a kernel that reads two products goes with the later one
         step = plan.steps[s]
-        if not isinstance(step, Gemm) or not (found := readers.get(step.c.buffer)):
+        if not isinstance(step, Gemm) or not (found := readers.get(step.c.buffer)) or reads_b_once(step):
             continue
         launch = steps[at := found[0]]
         if isinstance(launch, Launch) and len(found) == 1 and is_copy(launch):
@@ -43,6 +46,15 @@ def attach(plan: Plan) -> Plan:
                 and all(written[b] == [at] for b in writes_of(launch))):
             steps[s], steps[at] = replace(step, then=launch), None
     return replace(plan, steps=tuple(step for step in steps if step is not None))
+
+
+def reads_b_once(step: Gemm) -> bool:
+    """Whether b is so large and deep, and rows so few, that the product goes by parts of columns: to read b again for
+    each panel would cost more than to read c again."""
+    straight = step.b.strides[-1] == 1 or step.n == 1
+    plain = not (step.rows or step.apart or step.dtype.kind == "c")
+    large = step.k > DEPTH and step.n * step.k * step.dtype.itemsize > LARGE
+    return plain and straight and large and PANEL < step.m <= FEW
 
 
 def stays_on_panels(step: Gemm) -> bool:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -34,7 +35,8 @@ from llvmlite import ir
 from tracejit.lower.epilogue import PANEL_BYTES, PANEL_SLOTS
 from tracejit.lower.kernel import View
 from tracejit.runtime.build import native_module
-from tracejit.runtime.native import Code, Loop, Variable, Word, builtin
+from tracejit.runtime.native import I64, Code, Loop, Variable, Word, builtin
+from tracejit.runtime.threads import THREADS
 
 
 class Frame(IntEnum):
@@ -73,6 +75,7 @@ class Control(IntEnum):
     SWITCH = 4  # jump to the entry numbered by the int64 that WORD points to, or the nearest
     MOVE = 5  # entries (word, source, n): word = source + n
     COPY = 6  # entries (word, source, n): n bytes between the places that two words point to
+    SLICES = 7  # turns of a loop, shared out as TABLE (a `Share`) says; then go to RESULT, or by NEXT if some are left
     LIMIT = 16  # functions lie above
 
 
@@ -98,6 +101,21 @@ class Step(IntEnum):
     TABLE = 4
     ENTRIES = 5
     COST = 6  # of an iteration
+
+
+class Share(IntEnum):
+    """Words that tell how a loop is shared out by slices of rows. A thread does all turns of its slices on words of its
+    own, copies of the loop's in the frame; a slice is one chunk of a step, and some rows of what is copied."""
+
+    FIRST = 0  # word of the loop; copies follow
+    WORDS = 1
+    SLICES = 2
+    EACH = 3  # rows of a slice
+    ROWS = 4
+    COUNTER = 5  # the word that counts turns
+    TURNS = 6  # before a pause, at most
+    TOP = 7  # the steps of a turn
+    END = 8
 
 
 RELOCATION_WORDS = 3
@@ -166,7 +184,7 @@ DATA_OFFSET = _find_data_offset()
 
 
 def _emit(module: ir.Module) -> None:
-    _emit_call(module, _emit_unlocked(module, _emit_run(module)))
+    _emit_call(module, _emit_unlocked(module, _emit_run(module, _emit_slices(module))))
     _emit_chain(module, "chain", False)
     _emit_chain(module, "chain_on_panels", True)
     _emit_blas(module, "gemm", *GEMM_OPERANDS)
@@ -199,7 +217,55 @@ def _emit_unlocked(module: ir.Module, run: Code) -> Code:
     return f
 
 
-def _emit_run(module: ir.Module) -> Code:
+def _emit_slices(module: ir.Module) -> Code:
+    """All turns of a loop for neighbouring slices. In: addresses of the frame, the `Share` and the steps."""
+    f = Code(module, "slices", 3)
+    given, begin, end = f.args
+    whole, share, steps = (f.load(given, k) for k in range(3))
+    words, each, rows, counter, top, bottom = (
+        f.load(share, w) for w in (Share.WORDS, Share.EACH, Share.ROWS, Share.COUNTER, Share.TOP, Share.END))
+    end = f.smaller(end, f.load(share, Share.SLICES))
+    with f.when(begin >= end):
+        f.ret()
+    frame = whole + begin * words * 8  # there the words of these slices have the numbers that the loop's have
+    left = f.load(frame, counter)
+    turns = f.smaller(left, f.load(share, Share.TURNS))
+    f.store(frame, counter, left - turns)
+    first = begin * each
+    mine = f.smaller(end * each, rows) - first
+    with f.count(0, turns):
+        with f.count(top, bottom) as step:
+            at = steps + step * (8 * Step.WORDS)
+            function = f.load(at, Step.FUNCTION)
+            with f.when(function == Control.MOVE):
+                _emit_moves(f, frame, at)
+            with f.when(function == Control.COPY):
+                with _entries(f, at) as (target, source, size):
+                    to, of, row = f.load(frame, target), f.load(frame, source), size // rows
+                    f.call_symbol("memmove", to + first * row, of + first * row, mine * row)
+            with f.when(function >= Control.LIMIT):
+                chunk = f.load(at, Step.CHUNK)
+                f.call_address(function, frame + f.load(at, Step.SLOTS), begin * chunk,
+                               f.smaller(end * chunk, f.load(at, Step.ITEMS)))
+    f.ret()
+    return f
+
+
+@contextmanager
+def _entries(f: Code, at: Word) -> Iterator[tuple[Word, Word, Word]]:
+    """Over the entries of a control step."""
+    table = f.load(at, Step.TABLE)
+    with f.count(0, f.load(at, Step.ENTRIES)) as k:
+        where = table + k * (8 * ENTRY_WORDS)
+        yield f.load(where, 0), f.load(where, 1), f.load(where, 2)
+
+
+def _emit_moves(f: Code, frame: Word, at: Word) -> None:
+    with _entries(f, at) as (target, source, add):
+        f.store(frame, target, f.load(frame, source) + add)
+
+
+def _emit_run(module: ir.Module, slices: Code) -> Code:
     f = Code(module, "run", 1, returns=True)
     (frame,) = f.args
     program = f.load(frame, Frame.PROGRAM)
@@ -216,6 +282,10 @@ def _emit_run(module: ir.Module) -> Code:
         function = f.load(at, Step.FUNCTION)
         with f.when(function < Control.LIMIT):
             _emit_control(f, loop, frame, at, function, step)
+            with f.when(function == Control.SLICES):
+                _emit_share(f, loop, frame, at, step, slices, steps, launch, cell)
+            f.store(frame, Frame.STEP, f.load(at, Step.NEXT))
+            f.ret(f.load(at, Step.RESULT))
         slots = frame + f.load(at, Step.SLOTS)
         items, chunk = f.load(at, Step.ITEMS), f.load(at, Step.CHUNK)
         with f.when(chunk < items):
@@ -261,31 +331,11 @@ def _emit_chain(module: ir.Module, name: str, on_panels: bool) -> None:
 def _emit_control(f: Code, loop: Loop, frame: Word, at: Word, kind: Word, step: Variable) -> None:
     following, word = f.load(at, Step.NEXT), f.load(at, Step.WORD)
 
-    def leave(result: Word | int) -> None:
-        f.store(frame, Frame.STEP, following)
-        f.ret(result)
-
     def again() -> None:
-        """Go back to the start of a loop, by way of Python now and then."""
-        patience = f.load(frame, Frame.PATIENCE) - f.load(at, Step.COST)
-        f.store(frame, Frame.PATIENCE, patience)
-        with f.when(patience < 0):
-            f.store(frame, Frame.PATIENCE, PATIENCE)
-            leave(PAUSE)
-        step.set(following)
-        loop.again()
-
-    def entries() -> Any:
-        return f.count(0, f.load(at, Step.ENTRIES))
-
-    def entry(k: Word) -> tuple[Word, Word, Word]:
-        where = f.load(at, Step.TABLE) + k * (8 * ENTRY_WORDS)
-        return f.load(where, 0), f.load(where, 1), f.load(where, 2)
+        _emit_again(f, loop, frame, at, step)
 
     with f.when(kind == Control.MOVE):
-        with entries() as k:
-            target, source, add = entry(k)
-            f.store(frame, target, f.load(frame, source) + add)
+        _emit_moves(f, frame, at)
         step.set(step.get() + 1)
         loop.again()
     with f.when(kind == Control.UNLESS):
@@ -301,8 +351,7 @@ def _emit_control(f: Code, loop: Loop, frame: Word, at: Word, kind: Word, step: 
     with f.when(kind == Control.JUMP):
         again()
     with f.when(kind == Control.COPY):
-        with entries() as k:
-            target, source, size = entry(k)
+        with _entries(f, at) as (target, source, size):
             to, of = f.load(frame, target), f.load(frame, source)
             with f.when(to != of):
                 f.call_symbol("memmove", to, of, size)
@@ -313,7 +362,45 @@ def _emit_control(f: Code, loop: Loop, frame: Word, at: Word, kind: Word, step: 
         chosen = f.smaller(f.select(chosen < 0, 0, chosen), last)
         step.set(f.load(f.load(at, Step.TABLE), chosen))
         loop.again()
-    leave(f.load(at, Step.RESULT))
+
+
+def _emit_again(f: Code, loop: Loop, frame: Word, at: Word, step: Variable, turns: Word | int = 1) -> None:
+    """Go back to the start of a loop, by way of Python now and then."""
+    following = f.load(at, Step.NEXT)
+    patience = f.load(frame, Frame.PATIENCE) - f.load(at, Step.COST) * turns
+    f.store(frame, Frame.PATIENCE, patience)
+    with f.when(patience < 0):
+        f.store(frame, Frame.PATIENCE, PATIENCE)
+        f.store(frame, Frame.STEP, following)
+        f.ret(PAUSE)
+    step.set(following)
+    loop.again()
+
+
+def _emit_share(f: Code, loop: Loop, frame: Word, at: Word, step: Variable, slices: Code, steps: Word, launch: Word,
+                cell: Word) -> None:
+    """Turns of a loop in slices, as many together as there are threads for. A launch of two chunks would not wake a
+    worker: it has a third, which is nothing."""
+    share = f.load(at, Step.TABLE)
+    first, words, count = (f.load(share, w) for w in (Share.FIRST, Share.WORDS, Share.SLICES))
+    own = frame + first * 8
+    with f.count(1, count) as number:
+        with f.count(0, words) as k:
+            f.store(own + number * words * 8, k, f.load(own, k))
+    given = f.stack(3)
+    for word, value in enumerate((frame, share, steps)):
+        f.store(given, word, value)
+    pool, together = f.load_shared(cell, 0), Variable(f, count)
+    with f.when(pool != 0):
+        threads = f.load(pool, THREADS)
+        together.set((count + threads - 1) // threads)
+    chunk = together.get()
+    entry = Word(f, f.builder.ptrtoint(slices.function, I64))
+    f.call_address(launch, cell, entry, given, f.select(chunk * 2 < count, count, chunk * 2 + 1), chunk)
+    with f.when(f.load(frame, f.load(share, Share.COUNTER)) > 0):
+        _emit_again(f, loop, frame, at, step, f.load(share, Share.TURNS))
+    step.set(f.load(at, Step.RESULT))
+    loop.again()
 
 
 def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ...]) -> None:

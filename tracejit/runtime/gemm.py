@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tracejit.errors import InternalError
-from tracejit.lower.epilogue import PANEL, SHARED
+from tracejit.lower.epilogue import DEPTH, LARGE, PANEL, SHARED, reads_b_once
 from tracejit.lower.plan import Gemm
 from tracejit.runtime import gemm_code, gemm_few, gemm_windows
 from tracejit.runtime.blas import blas_call
@@ -22,7 +22,6 @@ from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
 
 WALK = 1024  # of one walk down k, at most: panels of a that long stay in the second cache
-DEPTH = 512  # of sums that are long
 SOME = 128  # columns for which it is no burden to read all of a
 ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
@@ -31,8 +30,6 @@ CHUNK = 8_000.0  # nanoseconds of work in a chunk, roughly: products gain more f
 NARROW = 128  # columns of a product of windows up to which panels are so much taller, for what is done to them
 SMALL_TILE = 4  # rows of a tile that still is about as quick, by the row
 KEPT = 1 << 18  # bytes of c that stay in the second cache while others go through it
-LARGE = 1 << 20  # bytes of b above which strips pay even where b can be read as it is
-FEW = 256  # rows up to which it is better to read a large b only once, as it is
 _RATE = 0.002  # nanoseconds for a multiply-add with 64-byte vectors, by bytes of the element
 _CALL = 20.0  # nanoseconds for an item, besides
 _COPY = 0.1  # nanoseconds to copy one element of b
@@ -48,9 +45,11 @@ class Product:
     ahead: NativeCall | None = None
 
 
-def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False, steady: bool = False) -> Product:
+def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False, steady: bool = False,
+            panel: int = 0) -> Product:
     """What runs one matrix product, or a batch of them. after: nanoseconds of work that will be done on the panels.
-    on_panels: panels must be small and of whole rows. hot: it is in a loop. steady: where b stays the same."""
+    on_panels: panels must be small and of whole rows. hot: it is in a loop. steady: where b stays the same. panel:
+    items are so many whole rows of a single matrix."""
     if not step.m or not step.n or 0 in step.batch:
         return Product([])
     if step.dtype.kind == "c":
@@ -64,7 +63,21 @@ def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False
         c = cut(step, t, after, on_panels, hot)
         deep = step.k > DEPTH and math.prod(step.batch) > 1 and not (after or on_panels)
         return _over_windows(step, t, _in_high_panels(step, c) if deep else c)
-    return _own(step, gemm_code.tiles(step.dtype), after, on_panels, hot, steady)
+    t = gemm_code.tiles(step.dtype)
+    c = cut(step, t, after, on_panels, hot)
+    if panel:
+        c = replace(c, panel=panel, part=step.n, items=-(-step.m // panel), chunk=1)
+    return _own(step, t, c, steady)
+
+
+def work_of(step: Gemm) -> float:
+    """Estimated nanoseconds of a product on one thread."""
+    return math.prod(step.batch) * (step.m * _row_work(step, gemm_code.tiles(step.dtype)) + _CALL)
+
+
+def _row_work(step: Gemm, t: Tiles) -> float:
+    size = step.dtype.itemsize
+    return _up(step.n, t.lanes) * max(step.k, 1) * size * _RATE * (64 / (t.lanes * size))
 
 
 def _up(n: int, multiple: int) -> int:
@@ -86,11 +99,11 @@ class Cut:
 def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: bool = False) -> Cut:
     """Cut a product up. hot: it is in a loop, so threads that helped the time before are still awake."""
     m, n, k, matrices = step.m, step.n, step.k, math.prod(step.batch)
-    row = _up(n, t.lanes) * max(k, 1) * step.dtype.itemsize * _RATE * (64 / (t.lanes * step.dtype.itemsize))
-    work = matrices * (m * row + _CALL) + after
+    row = _row_work(step, t)
+    work = work_of(step) + after
     tall = PANEL * max(1, NARROW // n) if step.rows else PANEL
     panel, part, pieces = min(m, tall) if on_panels else m, n, 1
-    if not (after or on_panels) and PANEL < m <= FEW and _once(step):
+    if not (after or on_panels) and reads_b_once(step):
         pieces, part = int(work / CHUNK), min(n, 2 * t.columns)
         panel = min(m, _up(-(-m * matrices * -(-n // part) // (ENOUGH // 2)), t.rows))
     elif work > PARALLEL:
@@ -115,16 +128,8 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
-def _once(step: Gemm) -> bool:
-    """Whether b is large and deep, and can be read as it is: then each of its columns goes to few panels."""
-    straight = step.b.strides[-1] == 1 or step.n == 1
-    plain = not (step.rows or step.apart)
-    return plain and straight and step.k > DEPTH and step.n * step.k * step.dtype.itemsize > LARGE
-
-
-def _own(step: Gemm, t: Tiles, after: float, on_panels: bool, hot: bool, steady: bool) -> Product:
+def _own(step: Gemm, t: Tiles, c: Cut, steady: bool) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
-    c = cut(step, t, after, on_panels, hot)
     words = [0] * (Word.DIMS + 4 * len(step.batch))
     words[Word.M], words[Word.N], words[Word.K] = m, n, k
     words[Word.A_ROW], words[Word.A_COLUMN] = (s * size for s in step.a.strides[-2:])

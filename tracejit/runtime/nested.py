@@ -6,9 +6,10 @@ others, so a loop runs without Python, and however often.
 A part sees buffers of the plan around it. Where that place stays, addresses are known once the call begins. A row of a
 scan is one address that moves (a word of the frame); everything that lies behind it is a `MOVE` entry, done again when
 it has moved. So rows are read and written in place. A large carry that the body cannot write over has two places, whose
-addresses change roles; a small one is copied.
+addresses change roles; a small one is copied. A loop in slices has all that for each slice: the words of the frame that
+it needs, again and again.
 
-Read next: `executor.py` (the control steps), `program.py` (who asks).
+Read next: `slices.py` (loops in slices), `executor.py` (the control steps), `program.py` (who asks).
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ import numpy as np
 from tracejit.errors import InternalError
 from tracejit.lower.buffers import Storage
 from tracejit.lower.plan import Branch, Loop, Plan
-from tracejit.runtime.executor import ENTRY_WORDS, Control, Frame, Step
+from tracejit.runtime.executor import ENTRY_WORDS, PATIENCE, Control, Frame, Share, Step
+from tracejit.runtime.slices import Slices, slices
 
 SWAP = 1024  # bytes from which two places change roles instead of a copy
 TURN = 20  # nanoseconds that control takes in an iteration, roughly
 ENDLESS = 1000  # iterations assumed of a loop that ends by a test
+SPACING = 32  # words to whose multiple the words of a slice are filled up
+MOST_WORDS = 1 << 13  # for all slices of a loop
 
 Entry = tuple[int, int, int]
 
@@ -84,7 +88,8 @@ class Draft:
 @dataclass(slots=True)
 class Scope:
     """A plan in its place: where its inputs, outputs and temps are. first: number of its first step among all steps of
-    the program. work: estimated nanoseconds. steady: buffers that stay as they are while it runs again and again."""
+    the program. work: estimated nanoseconds. steady: buffers that stay as they are while it runs again and again.
+    slices: how it is cut, if it is the body of a loop in slices."""
 
     plan: Plan
     storage: Storage
@@ -98,6 +103,7 @@ class Scope:
     work: float = 0.0
     steady: frozenset[int] = frozenset()
     ahead: list[Any] = field(default_factory=list)  # native functions to run once before all that
+    slices: Slices | None = None
 
     def base(self, b: int) -> Base:
         place = self.storage.places[b]
@@ -220,6 +226,8 @@ class LoopCode:
     advance: list[Entry] = field(default_factory=list)  # MOVE: to the next row; places that change roles
     moves: list[Entry] = field(default_factory=list)  # MOVE: what lies behind moving addresses
     last: list[Entry] = field(default_factory=list)  # COPY: carries that ended in their other place
+    slices: Slices | None = None
+    own: range = range(0)  # words of the frame of which each slice has its own
 
     @property
     def work(self) -> float:
@@ -232,6 +240,8 @@ class LoopCode:
             return
         rows.entries(Control.MOVE, [*self.place, *self.moves])
         rows.runs(self.body.ahead)
+        cost = max(1, int(self.body.work + TURN))
+        share = rows.control(Control.SLICES, next=rows.here, cost=cost) if self.slices is not None else None
         top = rows.here
         leave = None
         if self.test is not None:
@@ -242,8 +252,13 @@ class LoopCode:
         rows.entries(Control.COPY, self.after)
         if self.advance:
             rows.entries(Control.MOVE, [*self.advance, *self.moves])
-        cost = max(1, int(self.body.work + TURN))
-        if leave is None:
+        if share is not None and self.slices is not None:
+            given = {Share.FIRST: self.own.start, Share.WORDS: len(self.own), Share.SLICES: self.slices.count,
+                     Share.EACH: self.slices.each, Share.ROWS: self.slices.rows, Share.COUNTER: self.counter,
+                     Share.TURNS: max(1, PATIENCE // cost), Share.TOP: top, Share.END: rows.here}
+            share[Step.TABLE] = rows.address(np.array([given[w] for w in Share], np.int64))
+            share[Step.RESULT] = rows.here
+        elif leave is None:
             rows.control(Control.COUNT, word=self.counter, next=top, cost=cost)
         else:
             rows.control(Control.JUMP, next=top, cost=cost)
@@ -252,7 +267,7 @@ class LoopCode:
 
 
 def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCode:
-    plan = step.body.plan
+    plan, begin = step.body.plan, len(draft.words)
     moves: list[Entry] = []
     place: list[Entry] = []
     advance: list[Entry] = []
@@ -312,7 +327,8 @@ def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCo
         test = enter(step.test, [*now, *operands], own, scope.base(step.work))
         verdict = draft.cell(test.base(result))
     steady = frozenset(plan.inputs[len(now) + len(rows):]) if step.length != 1 else frozenset()
-    body = enter(step.body, [*now, *rows, *operands], made, scope.base(step.work), steady)
+    shared = slices(step)
+    body = enter(step.body, [*now, *rows, *operands], made, scope.base(step.work), steady, shared)
     code = LoopCode(step.length, test, body, verdict, 0, first, place, advance=advance, moves=moves, last=last)
     for k, (b, target) in enumerate(zip(plan.outputs, targets, strict=True)):
         source, carry = body.base(b), k < len(step.carries)
@@ -328,7 +344,20 @@ def lay_out_loop(draft: Draft, scope: Scope, step: Loop, enter: Enter) -> LoopCo
     if test is None:
         code.counter = draft.word()
         place.append((code.counter, Frame.ZERO, step.length))
+    if shared is not None:
+        _share(draft, code, shared, range(begin, len(draft.words)))
     return code
+
+
+def _share(draft: Draft, code: LoopCode, shared: Slices, own: range) -> None:
+    """Have words for each slice, if the turns of the loop need no others and copies are of rows."""
+    own = range(own.start, own.start + -(-len(own) // SPACING) * SPACING)
+    copies = [*code.before, *code.after]
+    named = {word for entry in (*copies, *code.advance, *code.moves) for word in entry[:2]}
+    if len(own) * shared.count > MOST_WORDS or not named <= set(own) or any(n % shared.rows for _, _, n in copies):
+        return
+    draft.words += [0] * (own.start + len(own) * shared.count - len(draft.words))
+    code.slices, code.own = shared, own
 
 
 def _made(plan: Plan, k: int) -> bool:

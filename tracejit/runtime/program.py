@@ -37,6 +37,7 @@ from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, 
 from tracejit.runtime.gemm_code import Word
 from tracejit.runtime.grid import Grid, along_rows, grid
 from tracejit.runtime.nested import Base, Draft, Rows, Scope, lay_out_branch, lay_out_loop
+from tracejit.runtime.slices import Slices, sliced
 
 _KEPT_ARENA = 1 << 18  # bytes of arena that a frame keeps between calls; larger ones come from the pool at each call
 _QUICK = 5_000.0  # nanoseconds of work during which other Python threads may wait
@@ -267,14 +268,17 @@ class Program:
         return _Layout(np.array(draft.words, np.int64), self._error_slots, self._arena_word, kept_at + draft.kept)
 
     def _enter(self, draft: Draft, addresses: Iterator[int], part: Part, inputs: Sequence[Base],
-               outputs: dict[int, Base], arena: Base, steady: frozenset[int] = frozenset()) -> Scope:
+               outputs: dict[int, Base], arena: Base, steady: frozenset[int] = frozenset(),
+               along: Slices | None = None) -> Scope:
         """Lay out the steps of the plan, or of a part of it, whose buffers are at these places."""
-        scope = Scope(part.plan, part.storage, len(self._numbered), inputs, outputs, arena, steady=steady)
+        scope = Scope(part.plan, part.storage, len(self._numbered), inputs, outputs, arena, steady=steady, slices=along)
         self._numbered += [(scope, step) for step in part.plan.steps]
         enter = partial(self._enter, draft, addresses)
         for s, step in enumerate(part.plan.steps):
             if isinstance(step, Launch):
                 function, g = next(addresses), grid(step)
+                if along is not None:
+                    g = sliced(step, g, along)
                 if g.items and not (is_copy(step) and _stays(scope, step)):
                     scope.runs[s] = self._add_launch(draft, scope, s, step, function, g)
             elif isinstance(step, Gemm):
@@ -307,7 +311,8 @@ class Program:
         after = grid(step.then) if step.then is not None else None
         on_panels = scope.storage.places[step.c.buffer].home == "panels"
         steady = step.b.buffer in scope.steady
-        product = gemm.product(step, after.work if after is not None else 0.0, on_panels, scope.first > 0, steady)
+        product = gemm.product(step, after.work if after is not None else 0.0, on_panels, scope.first > 0, steady,
+                               scope.slices.each if scope.slices is not None else 0)
         runs = [self._add_call(draft, scope, step, call) for call in product.calls]
         if product.ahead is not None:
             scope.ahead.append(self._add_call(draft, scope, step, product.ahead))

@@ -41,7 +41,7 @@ _CALLER_SPIN = 200_000  # nanoseconds a caller looks for the last chunks to fini
 _TICKET, _KERNEL, _SLOTS, _ITEMS, _CHUNK, _CHUNKS, _RANGES = range(7)
 _DONE, _WAITING = 16, 17
 _SLEEPERS, _STOP = 32, 33
-_BUSY, _PROCESSOR, _LAST, _THREADS = 48, 49, 50, 51
+_BUSY, _PROCESSOR, _LAST, THREADS = 48, 49, 50, 51
 _WORK, _FINISHED = 80, 128  # semaphores: a count, a mutex, a condition
 _MUTEX, _CONDITION, _SEMAPHORE_WORDS = 8, 24, 48
 _FIRST_RANGE, _RANGE_WORDS = 192, 16  # each: the next chunk, the end
@@ -61,7 +61,7 @@ def _emit(module: ir.Module) -> None:
 
     f = Code(module, "initialize", 2, local=False)
     pool, count = f.args
-    f.store(pool, _THREADS, count)
+    f.store(pool, THREADS, count)
     for semaphore in (_WORK, _FINISHED):
         f.call_symbol("pthread_mutex_init", pool + 8 * (semaphore + _MUTEX), 0)
         f.call_symbol("pthread_cond_init", pool + 8 * (semaphore + _CONDITION), 0)
@@ -278,7 +278,7 @@ def _emit_launch(module: ir.Module, clock: Code, wait: Code, wake: Code, take: C
     for index, value in values.items():
         f.store_shared(pool, index, value, "monotonic")
     with f.when(chunks > 2):  # of two, one is the caller's
-        ranges, start = f.smaller(f.load(pool, _THREADS), chunks), Variable(f, 0)
+        ranges, start = f.smaller(f.load(pool, THREADS), chunks), Variable(f, 0)
         f.store_shared(pool, _RANGES, ranges, "monotonic")
         with f.count(0, ranges) as k:
             place, end = pool + 8 * (_FIRST_RANGE + _RANGE_WORDS * k), (k + 1) * chunks // ranges
