@@ -310,6 +310,14 @@ def test_bias_and_activation(m: int, n: int, k: int) -> None:
     assert buffers.assign(p).arena_bytes == 0  # the product lies where the result will be
 
 
+def test_a_large_deep_operand_is_read_once_before_its_kernel() -> None:
+    """For panels of rows it would be read again and again."""
+    x, w, bias = random(100, 600), random(600, 500, seed=1), random(500, seed=2)
+    (got,), p = compiled(lambda x, w, b: tj.maximum(x @ w + b, 0), x, w, bias)
+    close(got, np.maximum(x.astype("float64") @ w + bias, 0))
+    assert len(p.steps) == 2 and chained(p) == 0
+
+
 def test_only_activation() -> None:
     x, w = random(500, 200), random(200, 300, seed=1)
     (got,), p = compiled(lambda x, w: tj.exp(x @ w), x, w)
