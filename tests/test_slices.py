@@ -183,7 +183,8 @@ def test_rows_that_need_others_stay_together(monkeypatch: pytest.MonkeyPatch, st
 
 
 def test_little_work_and_loops_that_end_by_a_test_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = check(monkeypatch, lambda h, w: tj.fori_loop(0, 3, lambda _, h: tj.tanh(h @ w), h), normal(8, 8), normal(8, 8))
+    small = check(monkeypatch, lambda h, w: tj.fori_loop(0, 3, lambda _, h: tj.tanh(h @ w), h),
+                  normal(8, 8), normal(8, 8))
     assert loops(small) == [None]
     ends = check(monkeypatch, lambda h, w: tj.while_loop(lambda h: h.max() > 0.01, lambda h: tj.tanh(h @ w), h),
                  normal(64, HIDDEN), normal(HIDDEN, HIDDEN) * 0.05)
