@@ -117,6 +117,21 @@ def test_many_callers_at_once() -> None:
         assert all(pool.map(caller, range(40)))
 
 
+def test_nobody_waits_for_a_change_of_size() -> None:
+    """A finalizer may launch while its thread, or a worker that ends, is within the change."""
+    before = config.num_threads()
+    with threads._lock:
+        config.set_num_threads(before + 1)
+        try:
+            thread = threading.Thread(target=threads.prepare, daemon=True)
+            thread.start()
+            threads.prepare()
+            thread.join(20)
+            assert not thread.is_alive() and threads.ASKED.value != before + 1
+        finally:
+            config.set_num_threads(before)
+
+
 def test_size_changes_while_others_launch() -> None:
     stop = threading.Event()
     wrong = []

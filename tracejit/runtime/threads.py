@@ -334,12 +334,15 @@ def size() -> int:
 
 
 def prepare() -> None:
-    """Have the workers that `config.num_threads()` asks for. Cheap when nothing has changed."""
-    if config.num_threads() != ASKED.value:
-        with _lock:
+    """Have the workers that `config.num_threads()` asks for. Cheap when nothing has changed. Where another thread is at
+    it, or this one, which the garbage collector has called away from it, a launch does with what there is."""
+    if config.num_threads() != ASKED.value and _lock.acquire(blocking=False):
+        try:
             if config.num_threads() != ASKED.value:
                 _retire()
                 _start(config.num_threads())
+        finally:
+            _lock.release()
 
 
 def _start(count: int) -> None:
