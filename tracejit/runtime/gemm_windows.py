@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 DEPTH = 512  # of one walk, at most, if its runs are not longer: a strip of b that deep stays in the first cache
 I8 = ir.IntType(8)
 BLOCK = 24  # rows whose addresses are found at once: a multiple of the height of every tile
-WAYS = ("along", "across", "even", "any")  # that tiles read a, see `window_tile`
+WAYS = ("along", "across", "even", "full", "any")  # that tiles read a, see `window_tile`
+TAPS = 9  # rows of a tile for the most usual windows, of columns apart: else they would be read again and again
 LOW = 4  # rows of the lowest tiles
 UNROLL = 4  # columns of a that a tile takes at once where they are contiguous
+PAIR = 2  # the same where the address of each row is looked up
 GROUP = 4  # rows of a whose addresses are in registers at once, about
 
 
@@ -148,13 +150,14 @@ class WindowsWriter(Writer):
         """c[valid, left] = or += a[rows, some runs] @ b[these runs, left]; beyond `valid`, rows repeat the last.
 
         way: "along": columns of a are contiguous; "across": rows are; "even": rows are evenly spaced, and `left` is
-        enough for whole vectors; "any".
+        enough for whole vectors; "full": only that; "any".
         """
         f = Code(self.module, f"tile{rows}x{vectors}_{way}", 14)
         f.function.attributes.add("noinline")
         places, column, a_row, a_column, starts, run, k, b, b_row, c, c_row, valid, left, more = f.args
         builder, size = f.builder, self.size
-        masks = [None if way == "even" else self.lanes_below(f, left - v * self.lanes) for v in range(vectors)]
+        whole = way in ("even", "full")
+        masks = [None if whole else self.lanes_below(f, left - v * self.lanes) for v in range(vectors)]
         with builder.goto_entry_block():
             sums = [builder.alloca(self.vector) for _ in range(rows * vectors)]
         for each in sums:
@@ -162,22 +165,26 @@ class WindowsWriter(Writer):
         first = f.load(places)
         apart = [a_row * i for i in range(GROUP)] if way == "even" else []
 
+        several = UNROLL if way == "along" else 1 if way in ("across", "even") else PAIR
+
         def step(at: Value, b_at: Value, count: int) -> None:
             """`count` columns of a and rows of b."""
-            at = self.unknown(f, at)
+            ats = [self.unknown(f, at)] * count
+            if way != "along":
+                ats[1:] = (self.unknown(f, at + a_column * u) for u in range(1, count))
             strips = [[self.load(f, b_at + b_row * u + v * self.lanes * size, masks[v]) for v in range(vectors)]
                       for u in range(count)]
             for group in range(0, rows, GROUP):
                 members = range(group, min(group + GROUP, rows))
                 if way == "even":
-                    base = self.unknown(f, first + a_row * group + at)
+                    base = self.unknown(f, first + a_row * group + ats[0])
                     bases = {i: base + apart[i - group] for i in members}
                 else:
                     bases = {i: first if way == "across" else f.load(places, i) for i in members}
                 for u in range(count):
                     for i in members:
-                        ahead = i * size if way == "across" else u * size
-                        many = self._elements(f, bases[i], Value(f, I64(0)) if way == "even" else at, ahead, masks)
+                        ahead = i * size if way == "across" else u * size if way == "along" else 0
+                        many = self._elements(f, bases[i], Value(f, I64(0)) if way == "even" else ats[u], ahead, masks)
                         for v in range(vectors):
                             slot = sums[i * vectors + v]
                             builder.store(self.multiply_add(f, many[v], strips[u][v], builder.load(slot)), slot)
@@ -188,14 +195,14 @@ class WindowsWriter(Writer):
                 runs.leave()
             length = Variable(f, f.smaller(run, rest.get()))
             at, b_at = Variable(f, f.load(at_run.get(), 0) + column), Variable(f, b + f.load(at_run.get(), 1))
-            if way == "along":
+            if several > 1:
                 with f.forever() as loop:
-                    with f.when(length.get() < UNROLL):
+                    with f.when(length.get() < several):
                         loop.leave()
-                    step(at.get(), b_at.get(), UNROLL)
-                    at.set(at.get() + UNROLL * size)
-                    b_at.set(b_at.get() + b_row * UNROLL)
-                    length.set(length.get() - UNROLL)
+                    step(at.get(), b_at.get(), several)
+                    at.set(at.get() + a_column * several)
+                    b_at.set(b_at.get() + b_row * several)
+                    length.set(length.get() - several)
             with f.forever() as loop:
                 with f.when(length.get() <= 0):
                     loop.leave()
@@ -241,10 +248,12 @@ class WindowsWriter(Writer):
         return Value(f, f.builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value.value], False))
 
     def emit_product(self) -> None:
-        heights = {1: (self.rows * self.vectors, self.rows, LOW), self.vectors: (self.rows, LOW)}
+        less = (TAPS, LOW) if self.apart and self.rows > TAPS else (LOW,)
+        heights = {1: (self.rows * self.vectors, self.rows, *less), self.vectors: (self.rows, *less)}
         tiles = {(way, vectors, h): self.window_tile(h, vectors, way)
                  for vectors, hs in heights.items() for h in hs for way in WAYS
                  if way == "any" or (way == "even" and vectors > 1 and h == hs[0])
+                 or (way == "full" and vectors > 1 and self.apart)
                  or (not self.apart and h == hs[0] and (way == "across" or (way == "along" and vectors == 1)))}
         f = Code(self.module, "product", 3, local=False)
         slots, begin, end = f.args
@@ -286,8 +295,11 @@ class WindowsWriter(Writer):
                                     with f.when(i.get() + (h if whole else 1) > height):
                                         loop.leave()
                                     straight = (block + i.get()) % line + h <= line
-                                    even = straight & (left >= self.lanes * vectors) & (across == 0)
-                                    ways = {"along": along, "across": across & straight, "even": even}
+                                    full = (left >= self.lanes * vectors) & (across == 0)
+                                    even = straight & full
+                                    if ("even", vectors, h) in tiles:
+                                        full = full & (straight == 0)
+                                    ways = {"along": along, "across": across & straight, "even": even, "full": full}
                                     ways = {way: here for way, here in ways.items() if (way, vectors, h) in tiles}
                                     taken = reduce(or_, ways.values(), Value(f, I1(0)))
                                     for way, here in (*ways.items(), ("any", taken == 0)):
