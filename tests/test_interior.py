@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tracejit as tj
 from tracejit.lower.index import Guard, Index, dim
 from tracejit.lower.interior import interior, usually
-from tracejit.lower.kernel import Stage, Store
+from tracejit.lower.kernel import Stage, Store, verify
 from tracejit.lower.scalar import BOOL, F32, I64, Builder
 
 MODES = ("edge", "reflect", "symmetric", "wrap", "constant")
@@ -155,6 +157,18 @@ def test_parts_that_do_not_fit_at_the_end_are_stored_where_there_is_a_place():
         means = np.broadcast_to(blocks.mean((1, 3), keepdims=True) / 2, blocks.shape)
         want[:even, :even] = means.reshape(even, even, 5)
         np.testing.assert_allclose(np.asarray(f(x)), want, rtol=1e-5)
+
+
+def test_what_is_read_of_one_value_moves_together():
+    """Every pointer by itself would cost more than the work on a short row."""
+    x, y = numbers((9, 30, 16), "float32"), numbers((9, 30, 32), "float32")
+    f = tj.function(lambda x, y: x[:-2] + x[1:-1] * 2 + x[2:] + y[1:-1, :, ::2] * 3 + y[:-2, :, ::2])
+    kernel = compiled_kernel(f, x, y)
+    assert [a.like for a in (*kernel.reads, *kernel.writes)] == [None, 0, 0, None, 3, None]
+    want = x[:-2] + x[1:-1] * 2 + x[2:] + y[1:-1, :, ::2] * 3 + y[:-2, :, ::2]
+    np.testing.assert_allclose(np.asarray(f(x, y)), want, rtol=1e-6)
+    with pytest.raises(tj.errors.InternalError, match="unlike accesses"):
+        verify(replace(kernel, reads=(*kernel.reads[:-1], replace(kernel.reads[-1], like=0))))
 
 
 def test_halves_have_no_interior():

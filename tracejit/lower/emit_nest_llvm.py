@@ -271,20 +271,31 @@ class Nest:
             scope.coords.update(coords)
         else:
             coords = {d: outer.coords[d] for d in self.row_dims}
-        for access in work.accesses:
-            self._advance_pointer(scope, access, coords)
+        self.advance_pointers(scope, work.accesses, coords)
         for i in work.levels[level]:
             scope.values[i] = self.statement(i, scope)
         return scope
 
-    def _advance_pointer(self, scope: Scope, access: int, coords: dict[int, ir.Value]) -> None:
-        pointer = scope.pointers[access]
+    def advance_pointers(self, scope: Scope, accesses: Iterable[int], coords: dict[int, ir.Value]) -> None:
+        """Move pointers to coordinates; the distance is computed once for accesses that go alike."""
+        moves: dict[int, Maybe] = {}
+        for access in accesses:
+            like, dtype = self.accesses[access].like, self.accesses[access].dtype
+            first = access if like is None else like
+            if first not in moves:
+                moves[first] = self._distance(access, coords)
+            if (move := moves[first]) is not None:
+                scope.pointers[access] = self.e.at(scope.pointers[access], move, dtype)
+
+    def _distance(self, access: int, coords: dict[int, ir.Value]) -> Maybe:
+        """How many elements an access is at coordinates from where it is at 0."""
+        found: Maybe = None
         for d, at in coords.items():
             stride = self.accesses[access].strides[d]
             if stride != "0":
                 offset = at if stride == "1" else self.b.mul(at, self.strides[access][d])
-                pointer = self.e.at(pointer, offset, self.accesses[access].dtype)
-        scope.pointers[access] = pointer
+                found = offset if found is None else self.b.add(found, offset)
+        return found
 
     def vector(self, outer: Scope, work: Work, position: ir.Value, mask: Maybe, number: int = 0,
                 low: Maybe = None, known: dict[int, ir.Value] | None = None) -> Scope:
@@ -297,8 +308,7 @@ class Nest:
         scopes = []
         for n, position in enumerate(positions):
             scope = outer.child(position=position, mask=mask)
-            for access in work.accesses:
-                self._advance_pointer(scope, access, {self.vdim: position})
+            self.advance_pointers(scope, work.accesses, {self.vdim: position})
             scope.values.update(known[n] if known else {})
             scopes.append(scope)
         for i in work.vectors:

@@ -43,7 +43,8 @@ class Tiles(Nest):
 
         def place(access: int, row: ir.Value, start: ir.Value) -> ir.Value:
             found = scope.child()
-            self._advance_pointer(found, access, {d: scope.coords[d] for d in self.row_dims} | {dim: row, vdim: start})
+            coords = {d: scope.coords[d] for d in self.row_dims} | {dim: row, vdim: start}
+            self.advance_pointers(found, [access], coords)
             return found.pointers[access]
 
         def columns(i: int, row: ir.Value, start: ir.Value, whole: bool) -> Values:

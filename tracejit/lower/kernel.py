@@ -22,7 +22,7 @@ any pieces: results depend on block and splits alone. A write may be a read's bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -41,10 +41,14 @@ Stride = Literal["0", "1", "2", "3", "4", "-1", "s"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one buffer is read or written: element dtype and, for each dim of the space, the class of its stride."""
+    """How one buffer is read or written: element dtype and, for each dim of the space, the class of its stride.
+
+    like: the first access (reads, then writes) that has the same strides, if another: they move together.
+    """
 
     dtype: np.dtype
     strides: tuple[Stride, ...]
+    like: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +170,11 @@ class Kernel:
     def text(self) -> str:
         """The kernel as readable, canonical text; the key of its machine code."""
         dims = [f"i{d}" for d in range(self.rank)]
+        names = [*(f"r{k}" for k in range(len(self.reads))), *(f"w{k}" for k in range(len(self.writes)))]
 
         def access(a: Access) -> str:
-            return f"{a.dtype}[{', '.join(a.strides)}]"
+            like = "" if a.like is None else f" like {names[a.like]}"
+            return f"{a.dtype}[{', '.join(a.strides)}]{like}"
 
         lines = [
             f"kernel outer={self.outer} inner={self.inner} vector={dims[self.vector_dim]} params={self.params}"
@@ -332,8 +338,10 @@ def verify(kernel: Kernel) -> None:
             raise InternalError(f"malformed kernel: {message}\n{kernel.text}")
 
     require(kernel.outer >= 1 and (kernel.vector == "outer" or kernel.inner >= 1), "no dim to run vectors along")
-    for a in (*kernel.reads, *kernel.writes):
+    accesses = (*kernel.reads, *kernel.writes)
+    for k, a in enumerate(accesses):
         require(len(a.strides) == kernel.rank, "an access has strides for other dims")
+        require(a.like is None or (a.like < k and accesses[a.like] == replace(a, like=None)), "unlike accesses")
         require(a.dtype.kind in "fiub", f"an access of dtype {a.dtype}")
     first_stage: dict[int, int] = {}
     number = 0

@@ -528,6 +528,7 @@ class Writer:
         vector_dim = n_outer - 1 if vector == "outer" else len(dims) - 1
         reads = [self._access(t, dims, vector_dim, tile is not None) for t in self.reads]
         writes = [self._access(t, dims, vector_dim) for t in self.writes]
+        reads, writes = self._alike(reads, writes)
         stages, acc_order = self._stages()
         if vector == "inner" and len(inner) == 1:
             stages = self._keep(stages, extents[-1])
@@ -659,6 +660,20 @@ class Writer:
         if tiled and strides[-2] == 1:
             classes = (*classes[:-2], "1", classes[-1])
         return Access(touch.dtype, classes), View(touch.buffer, touch.offset, strides)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _alike(*accesses: list[tuple[Access, View]]) -> list[list[tuple[Access, View]]]:
+        """Note which accesses of one buffer have the same strides; numbers known only at run time are not compared."""
+        first: dict[Any, int] = {}
+        found, number = [], 0
+        for group in accesses:
+            found.append(list(group))
+            for k, (access, view) in enumerate(group):
+                if not is_symbolic(view.strides):
+                    like = first.setdefault((access, view.buffer, view.strides), number)
+                    found[-1][k] = replace(access, like=None if like == number else like), view
+                number += 1
+        return found
 
     def _stages(self) -> tuple[tuple[Stage, ...], dict[int, int]]:
         """Accumulators and stores by the round they belong to: what uses a carry of round k is of round k + 1."""
