@@ -56,11 +56,11 @@ def _backward(step: Attention, code: Functions) -> list[NativeCall]:
         return _calls(code.attention_grad, words, views, matrices * groups, work)
     to = views.pop(Word.DQ)
     (call,) = _calls(code.attention_grad, words, views, matrices * groups, work)
-    call.scratch_slots, call.scratch = (Word.DQ,), groups * elements * size
+    call.scratch_slots, call.scratch = {Word.DQ: 0}, groups * elements * size
     sums = [0] * len(AddWord)
     sums[AddWord.COUNT], sums[AddWord.SIZE], sums[AddWord.STRETCH] = groups, elements, STRETCH
     (add,) = _calls(code.add_parts, sums, {AddWord.TO: to}, -(-elements // STRETCH), elements * groups * 0.1)
-    add.scratch_slots, add.scratch = (AddWord.PARTS,), call.scratch
+    add.scratch_slots, add.scratch = {AddWord.PARTS: 0}, call.scratch
     return [call, add]
 
 

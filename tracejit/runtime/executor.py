@@ -21,7 +21,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
@@ -153,7 +153,8 @@ class Blas(IntEnum):
 @dataclass(slots=True)
 class NativeCall:
     """One native function with its slots. views: what the address in a slot is to show. scratch_slots: those that are
-    to hold the address of `scratch` bytes. constants: memory that slots point to. items, chunk: as of a launch."""
+    to hold addresses in `scratch` bytes, and how far from the start. constants: memory that slots point to. items,
+    chunk: as of a launch."""
 
     function: int
     words: list[int]
@@ -161,7 +162,7 @@ class NativeCall:
     items: int
     chunk: int
     work: float
-    scratch_slots: tuple[int, ...] = ()
+    scratch_slots: dict[int, int] = field(default_factory=dict)
     scratch: int = 0
     constants: object = None
 

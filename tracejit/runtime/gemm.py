@@ -23,6 +23,7 @@ from tracejit.runtime.gemm_code import PackWord, Tiles, Word
 
 WALK = 1024  # of one walk down k, at most: panels of a that long stay in the second cache
 SOME = 128  # columns for which it is no burden to read all of a
+WIDE = 256  # columns for which it is no burden to copy all of a
 ENOUGH = 32  # items that keep the cores of most machines busy
 PARALLEL = 15_000.0  # nanoseconds of work below which a product stays on its caller's thread
 AWAKE = 10_000.0  # nanoseconds of work from which a product in a loop is shared with threads that are awake
@@ -67,7 +68,8 @@ def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False
     c = cut(step, t, after, on_panels, hot)
     if panel:
         c = replace(c, panel=panel, part=step.n, items=-(-step.m // panel), chunk=1)
-    return _own(step, t, c, steady)
+    alone = not (panel or steady or step.batch)  # one product, made once, by all threads
+    return _own(step, t, c, steady, alone)
 
 
 def work_of(step: Gemm) -> float:
@@ -128,11 +130,12 @@ def cut(step: Gemm, t: Tiles, after: float = 0.0, on_panels: bool = False, hot: 
     return Cut(panel, part, max(1, -(-k // walks)), items, chunk, work)
 
 
-def _own(step: Gemm, t: Tiles, c: Cut, steady: bool) -> Product:
+def _own(step: Gemm, t: Tiles, c: Cut, steady: bool, alone: bool) -> Product:
     size, m, n, k = step.dtype.itemsize, step.m, step.n, step.k
     words = [0] * (Word.DIMS + 4 * len(step.batch))
     words[Word.M], words[Word.N], words[Word.K] = m, n, k
     words[Word.A_ROW], words[Word.A_COLUMN] = (s * size for s in step.a.strides[-2:])
+    words[Word.A_PANEL] = c.panel * words[Word.A_ROW]
     words[Word.B_STRIP], words[Word.B_ROW], words[Word.C_ROW] = t.columns * size, step.b.strides[-2] * size, n * size
     words[Word.PANEL], words[Word.PANELS], words[Word.DEPTH] = c.panel, -(-m // c.panel), c.depth
     words[Word.PART], words[Word.PARTS] = c.part, -(-n // c.part)
@@ -150,8 +153,15 @@ def _own(step: Gemm, t: Tiles, c: Cut, steady: bool) -> Product:
         each = pack.words[PackWord.STRIP] * pack.words[PackWord.COUNT]
         b_batch = tuple(each * s for s in _packed_strides(step))
         product.views.pop(Word.B)
-        product.scratch_slots, product.scratch = (Word.B,), pack.scratch
+        product.scratch_slots, product.scratch = {Word.B: 0}, pack.scratch
         calls, ahead = ([product], pack) if steady else ([pack, product], None)
+    apart = step.a.strides[-1] != 1 and k > DEPTH and n >= WIDE and m >= 8 * t.rows
+    if apart and alone and c.panel == t.rows:
+        rows = _pack_rows(step, t, product.scratch)
+        words[Word.A_ROW], words[Word.A_COLUMN], words[Word.A_PANEL] = size, t.rows * size, rows.words[PackWord.STRIP]
+        product.views.pop(Word.A)
+        product.scratch_slots[Word.A], product.scratch = product.scratch, rows.scratch
+        calls = [*calls[:-1], rows, product]
     words[Word.BATCH] = len(step.batch)
     for d, extent in enumerate(step.batch):
         at = Word.DIMS + 4 * d
@@ -187,7 +197,7 @@ def _over_windows(step: Gemm, t: Tiles, c: Cut) -> Product:
     walk = [math.prod(inner[d + 1:]) * t.columns * size for d in range(len(inner))]
     call = gemm_windows.product(step, c, strip, each, walk)
     call.views.pop(Word.B)
-    call.scratch_slots, call.scratch = (Word.B,), pack.scratch
+    call.scratch_slots, call.scratch = {Word.B: 0}, pack.scratch
     return Product([pack, call], c.panel if c.part >= n else 0)
 
 
@@ -214,5 +224,19 @@ def _pack_call(step: Gemm, t: Tiles, straight: bool) -> NativeCall:
     items = words[PackWord.COUNT] * math.prod(extent for extent, _ in dims)
     work = items * k * t.columns * _COPY
     chunk = items if work <= PARALLEL else max(1, int(CHUNK * items / work))
-    return NativeCall(t.pack, words, {PackWord.B: step.b}, items, min(chunk, items), work, (PackWord.STRIPS,),
+    return NativeCall(t.pack, words, {PackWord.B: step.b}, items, min(chunk, items), work, {PackWord.STRIPS: 0},
                       items * words[PackWord.STRIP])
+
+
+def _pack_rows(step: Gemm, t: Tiles, start: int) -> NativeCall:
+    """A copy of a, whose columns lie in memory one after the other, in strips of as many rows as a tile has. start:
+    bytes of the scratch that are taken."""
+    size, m, k = step.dtype.itemsize, step.m, step.k
+    words = [0] * PackWord.DIMS
+    words[PackWord.N], words[PackWord.K] = m, k
+    words[PackWord.B_ROW], words[PackWord.B_COLUMN] = step.a.strides[-1] * size, size
+    strip = words[PackWord.STRIP] = _up((k * t.rows + t.lanes) * size, 64)
+    items, work = -(-m // (t.rows * gemm_code.ABREAST)), m * k * _COPY
+    chunk = items if work <= PARALLEL else max(1, int(CHUNK * items / work))
+    return NativeCall(t.pack_rows, words, {PackWord.B: step.a}, items, min(chunk, items), work,
+                      {PackWord.STRIPS: start}, start + items * gemm_code.ABREAST * strip)

@@ -4,11 +4,12 @@ In: the slots of a product (`Word`), filled in by `gemm.py`. Out: native functio
 
     gemm   an item is one panel of rows of one matrix of c (if rows are few or b is large: one part of its columns)
     pack   an item is one strip of b, copied so that the tiles that use it read it from its start to its end
+    pack_rows  the same for some strips of rows of a, as high as a tile, if its columns are contiguous
 
 A tile is `rows` x `vectors` vectors of c. It walks down k and adds, for each row, one element of a times `vectors`
 vectors of b. Wider than the last whole tile, columns go one masked vector at a time. Each element of c is summed in
 order of k, in blocks that are added in order: its bits depend on the sizes alone. Rows of a are read where they
-are, with any strides: measured, copying them first never paid.
+are, with any strides: measured, copying them first pays only for long rows whose elements lie apart.
 
 Read next: `gemm.py` (who fills the slots).
 """
@@ -31,7 +32,8 @@ from tracejit.runtime.native import Word as Value
 
 I1 = ir.IntType(1)
 PTR, VOID = ir.PointerType(), ir.VoidType()
-AHEAD = 16  # rows of b that are asked for before they are copied: the processor does not foresee such wide steps
+ABREAST = 4  # strips of rows of a that are copied together
+AHEAD = 16  # rows that are asked for before they are copied: processors do not foresee such wide steps
 
 
 class Word(IntEnum):
@@ -48,13 +50,14 @@ class Word(IntEnum):
     B_STRIP = 8  # from one strip of `columns` to the next
     B_ROW = 9
     C_ROW = 10
-    PANEL = 11  # rows of an item
-    PANELS = 12
-    PART = 13  # columns of an item; the next item has the same, and other rows
-    PARTS = 14
-    DEPTH = 15  # of a walk down k
-    BATCH = 16  # number of dims, then for each its extent and the strides of a, b and c
-    DIMS = 17
+    A_PANEL = 11  # from one panel of a to the next
+    PANEL = 12  # rows of an item
+    PANELS = 13
+    PART = 14  # columns of an item; the next item has the same, and other rows
+    PARTS = 15
+    DEPTH = 16  # of a walk down k
+    BATCH = 17  # number of dims, then for each its extent and the strides of a, b and c
+    DIMS = 18
 
 
 class PackWord(IntEnum):
@@ -82,6 +85,7 @@ class Tiles:
     vectors: int
     gemm: int
     pack: int
+    pack_rows: int
 
     @property
     def columns(self) -> int:
@@ -103,8 +107,8 @@ def tiles(dtype: np.dtype) -> Tiles:
     """Code for products of `dtype`; compiled at the first call, or loaded."""
     width, rows, vectors = tile_shape()
     writer = Writer(dtype, width, rows, vectors)
-    found = native_module(f"gemm {dtype.name} {width} {writer.rows}", writer.emit, ("gemm", "pack"))
-    return Tiles(writer.lanes, writer.rows, writer.vectors, found["gemm"], found["pack"])
+    found = native_module(f"gemm {dtype.name} {width} {writer.rows}", writer.emit, ("gemm", "pack", "pack_rows"))
+    return Tiles(writer.lanes, writer.rows, writer.vectors, found["gemm"], found["pack"], found["pack_rows"])
 
 
 class Writer:
@@ -125,6 +129,7 @@ class Writer:
         self.module = module
         self._emit_gemm()
         self._emit_pack()
+        self._emit_pack_rows()
 
     # ---- vectors
 
@@ -258,7 +263,7 @@ class Writer:
             a, b, c = (f.load(slots, w) + move for w, move in
                        zip((Word.A, Word.B, Word.C), self.matrix(f, slots, item // parts // panels, Word.BATCH, 3),
                            strict=True))
-            a, c = a + top * a_row, c + top * c_row
+            a, c = a + item % panels * f.load(slots, Word.A_PANEL), c + top * c_row
             done = Variable(f, 0)
             with f.forever() as walks:  # at least one, so that an empty k gives zeros
                 p = done.get()
@@ -320,6 +325,28 @@ class Writer:
                             square.append(self.load(f, source + b_column * (edge + lane) + p * size, mask))
                         for lane, value in enumerate(self.turned(f, square)):
                             self.store(f, value, target + (p + lane) * (columns * size) + edge * size)
+        f.ret()
+
+    def _emit_pack_rows(self) -> None:
+        """Strips side by side share lines of memory. Vectors go beyond a strip's row, where the next row follows."""
+        f = Code(self.module, "pack_rows", 3, local=False)
+        slots, begin, end = f.args
+        size, height = self.size, self.rows * self.size
+        m, k, a_column, strip = (f.load(slots, w) for w in (PackWord.N, PackWord.K, PackWord.B_ROW, PackWord.STRIP))
+        with f.count(begin, end) as item:
+            first = item * (self.rows * ABREAST)
+            source = f.load(slots, PackWord.B) + first * size
+            targets = [f.load(slots, PackWord.STRIPS) + (item * ABREAST + s) * strip for s in range(ABREAST)]
+            starts = range(0, self.rows, self.lanes)
+            masks = [[self.lanes_below(f, f.smaller(m - first - s * self.rows, self.rows) - i) for i in starts]
+                     for s in range(ABREAST)]
+            with f.count(0, k) as p:
+                for line in range(0, ABREAST * height, 64):
+                    self.fetch(f, source + (p + AHEAD) * a_column + line)
+                for s, target in enumerate(targets):
+                    for i, mask in zip(starts, masks[s], strict=True):
+                        value = self.load(f, source + p * a_column + (s * height + i * size), mask)
+                        self.store(f, value, target + p * height + i * size)
         f.ret()
 
     def turned(self, f: Code, rows: list[ir.Value]) -> list[ir.Value]:

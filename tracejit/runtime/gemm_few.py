@@ -64,11 +64,11 @@ def product(step: Gemm, t: Tiles, cut: Cut) -> list[NativeCall]:
     scratch = (step.n * step.k + t.lanes) * size
     words = [0, 0, step.k, places.ctypes.data, across]
     apart = NativeCall(code["columns"], words, {ColumnsWord.B: step.b}, step.n, step.n, float(step.n * step.k),
-                       (ColumnsWord.COLUMNS,), scratch, constants=places)
+                       {ColumnsWord.COLUMNS: 0}, scratch, constants=places)
     each = [size * prod(inner[d + 1:]) for d in range(len(inner))]
     call = gemm_windows.product(step, cut, step.k * size, (), each, code["product"])
     call.views.pop(Word.B)
-    call.scratch_slots, call.scratch = (Word.B,), scratch
+    call.scratch_slots, call.scratch = {Word.B: 0}, scratch
     return [apart, call]
 
 

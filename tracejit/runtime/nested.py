@@ -55,7 +55,7 @@ class Draft:
 
     words: list[int]
     relocations: list[Entry] = field(default_factory=list)  # from objects: word, object, offset
-    scratch_words: list[int] = field(default_factory=list)
+    scratch_words: list[tuple[int, int]] = field(default_factory=list)
     scratch: int = 0
     kept_words: list[tuple[int, int]] = field(default_factory=list)  # the same for memory of which each has its own
     kept: int = 0

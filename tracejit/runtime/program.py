@@ -262,7 +262,7 @@ class Program:
         self._scope = self._enter(draft, addresses, Part(self.plan, self.storage), inputs, outputs, objects[-1])
         scratch_at = self.storage.arena_bytes
         kept_at = scratch_at + -(-draft.scratch // 64) * 64
-        draft.relocations += [(word, self._arena_word, scratch_at) for word in draft.scratch_words]
+        draft.relocations += [(word, self._arena_word, scratch_at + ahead) for word, ahead in draft.scratch_words]
         draft.relocations += [(word, self._arena_word, kept_at + at) for word, at in draft.kept_words]
         self._relocation_table = np.array(draft.relocations, np.int64).reshape(-1, RELOCATION_WORDS)
         return _Layout(np.array(draft.words, np.int64), self._error_slots, self._arena_word, kept_at + draft.kept)
@@ -301,7 +301,7 @@ class Program:
         draft.words += [0] * launch.kernel.slots.count
         self._fill_slots(draft, scope, at, launch, g)
         if g.scratch:
-            draft.scratch_words.append(at + launch.kernel.slots.scratch)
+            draft.scratch_words.append((at + launch.kernel.slots.scratch, 0))
             draft.scratch = max(draft.scratch, g.scratch)
         runs = [_Run(function, at, 0, g.items, g.chunk, g.work)]
         return [*runs, _Run(function, at, ~0, launch.points, launch.points, 0.0)] if g.splits > 1 else runs
@@ -319,8 +319,8 @@ class Program:
             users = [(runs[-1], product.calls[-1]), (scope.ahead[-1], product.ahead)]
             draft.keep([run.at + word for run, call in users for word in call.scratch_slots], product.ahead.scratch)
         elif product.calls:
-            draft.scratch_words += [run.at + word for run, call in zip(runs, product.calls, strict=True)
-                                    for word in call.scratch_slots]
+            draft.scratch_words += [(run.at + word, ahead) for run, call in zip(runs, product.calls, strict=True)
+                                    for word, ahead in call.scratch_slots.items()]
             draft.scratch = max(draft.scratch, *(call.scratch for call in product.calls))
         if step.then is None or after is None or not after.items:
             return runs
@@ -341,8 +341,8 @@ class Program:
     def _add_attention(self, draft: Draft, scope: Scope, step: Attention) -> list[_Run]:
         calls = attention_calls(step)
         runs = [self._add_call(draft, scope, step, call) for call in calls]
-        draft.scratch_words += [run.at + word for run, call in zip(runs, calls, strict=True)
-                                for word in call.scratch_slots]
+        draft.scratch_words += [(run.at + word, ahead) for run, call in zip(runs, calls, strict=True)
+                                for word, ahead in call.scratch_slots.items()]
         draft.scratch = max(draft.scratch, *(call.scratch for call in calls), 0)
         return runs
 
