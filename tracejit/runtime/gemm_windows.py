@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tracejit.runtime.gemm import Cut
 
 DEPTH = 512  # of one walk, at most, if its runs are not longer: a strip of b that deep stays in the first cache
+LONG = 768  # the same where rows of a are read in order: to touch c again costs more than to fetch b again
 I8 = ir.IntType(8)
 BLOCK = 24  # rows whose addresses are found at once: a multiple of the height of every tile
 WAYS = ("along", "across", "even", "full", "any")  # that tiles read a, see `window_tile`
@@ -87,12 +88,13 @@ def product(step: Gemm, cut: Cut, strip: int, batch: Sequence[int], inner: Seque
     *outer, (words[Word.LINE], words[Word.A_ROW]) = merged(rows, along[first: first + len(rows)])
     lines = offsets(outer)
     *outer, (run, words[Word.A_COLUMN], words[Word.B_ROW]) = merged(depths, along[first + len(rows):], inner)
-    if not outer and run > DEPTH:  # one long run: in parts of equal length, about
-        parts = -(-run // DEPTH)
+    depth = LONG if words[Word.A_COLUMN] == size and not step.apart else DEPTH
+    if not outer and run > depth:  # one long run: in parts of equal length, about
+        parts = -(-run // depth)
         run = -(-run // parts)
         outer = [(parts, run * words[Word.A_COLUMN], run * words[Word.B_ROW])]
     starts = offsets(outer)
-    walks = -(-len(starts) // max(1, DEPTH // max(run, 1)))
+    walks = -(-len(starts) // max(1, depth // max(run, 1)))
     words[Word.RUN], words[Word.RUNS], words[Word.WALK] = max(run, 1), len(starts), -(-len(starts) // walks)
     words[Word.LINES], words[Word.STARTS] = lines.ctypes.data, starts.ctypes.data
     words[Word.BATCH] = first
