@@ -17,7 +17,7 @@ from tracejit.lower import buffers
 from tracejit.lower.epilogue import PANEL, PANEL_BYTES, SHARED
 from tracejit.lower.kernel import View
 from tracejit.lower.plan import Gemm, Plan
-from tracejit.runtime import gemm, gemm_code, gemm_few, gemm_windows
+from tracejit.runtime import gemm, gemm_code, gemm_few, gemm_tiny, gemm_windows
 from tracejit.runtime.gemm_code import tiles
 
 
@@ -150,6 +150,38 @@ def test_batches(batch: tuple[int, ...], m: int, n: int, k: int, order: str, rep
     compare(run([a, stored]), a, b)
 
 
+@pytest.mark.parametrize("batch", [(33,), (7, 30)])
+@pytest.mark.parametrize("m,n,k", [(2, 2, 2), (3, 3, 3), (4, 4, 4), (2, 3, 4), (4, 2, 1), (1, 4, 3), (5, 5, 5)])
+@pytest.mark.parametrize("order", ["CC", "CF", "FC"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_batches_of_tiny_matrices(batch: tuple[int, ...], m: int, n: int, k: int, order: str, dtype: str) -> None:
+    a, b = (random(*batch, *s, seed=i) * 9 for i, s in enumerate([(m, k), (k, n)]))
+    a, b = a.astype(dtype), b.astype(dtype)
+    stored = [x if o == "C" else np.swapaxes(x, -1, -2).copy() for x, o in zip((a, b), order, strict=True)]
+    views = []
+    for i, (o, rows, columns) in enumerate(((order[0], m, k), (order[1], k, n))):
+        last = (columns, 1) if o == "C" else (1, rows)
+        views.append(View(i, 0, (*(s * rows * columns for s in strides(batch)), *last)))
+    run = product(batch, m, n, k, *views, [x.shape for x in stored], dtype)
+    got = run(stored)
+    compare(got, a, b)
+    config.set_num_threads(1)
+    np.testing.assert_array_equal(run(stored), got)
+    step = Gemm(np.dtype(dtype), batch, m, n, k, *views, View(2, 0, strides((*batch, m, n))))
+    assert (gemm_tiny.product(step) is not None) == (max(m * n, n * k, m * k) <= 2 * tiles(step.dtype).lanes)
+
+
+def test_tiny_matrices_between_others() -> None:
+    """Elements of one matrix between those of others, and matrices apart, are for larger code."""
+    a, b = random(40, 3, 3), random(40, 3, 3, seed=1)
+    for left, shape in ((View(0, 0, (9, 120, 1)), (5, 40, 3)), (View(0, 0, (18, 3, 1)), (80, 3, 3))):
+        x = random(*shape, seed=2)
+        call = product((40,), 3, 3, 3, left, View(1, 0, (9, 3, 1)), [x.shape, b.shape])
+        compare(call([x, b]), as_strided(x, (40, 3, 3), left), b)
+    function = tj.function(lambda a, b: tj.tanh(a @ tj.swapaxes(b, 1, 2) + 1))
+    close(np.asarray(function(a, b)), np.tanh(a.astype("float64") @ np.swapaxes(b, 1, 2) + 1))
+
+
 def test_views() -> None:
     """Parts of matrices, windows that overlap, rows backwards."""
     x, y = random(60, 70), random(70, 80, seed=1)
@@ -234,6 +266,9 @@ def test_machines_with_narrower_vectors(width: int, dtype: str, monkeypatch: pyt
         assert t.pack_rows in {call.function for call in gemm.product(step, 0.0).calls}
         got = product((), 295, 270, 520, step.a, step.b, [a.shape, b.shape], dtype)([a, b])
         np.testing.assert_allclose(got, a.T @ b, rtol=1e-3, atol=1)
+        a, b = (random(33, 2, 2) * 100).astype(dtype), (random(33, 2, 2, seed=1) * 100).astype(dtype)
+        run = product((33,), 2, 2, 2, View(0, 0, (4, 2, 1)), View(1, 0, (4, 1, 2)), [a.shape, b.shape], dtype)
+        np.testing.assert_allclose(run([a, b]), a @ np.swapaxes(b, 1, 2), rtol=1e-4, atol=1e-2)
         for m in range(1, 26):  # the last tiles begin anywhere, as taller ones end
             a, b = (random(m, 2) * 100).astype(dtype), (random(2, 9, seed=1) * 100).astype(dtype)
             run = product((), m, 9, 2, View(0, 0, (2, 1)), View(1, 0, (9, 1)), [(m, 2), (2, 9)], dtype, (m,), (2,))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tracejit.errors import InternalError
 from tracejit.lower.epilogue import DEPTH, LARGE, PANEL, SHARED, reads_b_once
 from tracejit.lower.plan import Gemm
-from tracejit.runtime import gemm_code, gemm_few, gemm_windows
+from tracejit.runtime import gemm_code, gemm_few, gemm_tiny, gemm_windows
 from tracejit.runtime.blas import blas_call
 from tracejit.runtime.executor import NativeCall
 from tracejit.runtime.gemm_code import PackWord, Tiles, Word
@@ -64,6 +64,9 @@ def product(step: Gemm, after: float, on_panels: bool = False, hot: bool = False
         c = cut(step, t, after, on_panels, hot)
         deep = step.k > DEPTH and math.prod(step.batch) > 1 and not (after or on_panels)
         return _over_windows(step, t, _in_high_panels(step, c) if deep else c)
+    tiny = None if on_panels or panel else gemm_tiny.product(step)
+    if tiny is not None:
+        return Product([tiny])
     t = gemm_code.tiles(step.dtype)
     c = cut(step, t, after, on_panels, hot)
     if panel:
