@@ -308,7 +308,7 @@ def verify(plan: Plan, storage: Storage) -> None:
             for other in alive:
                 in_place = (alive[other] == s and storage.places[other] == place
                             and plan.buffers[b].nbytes == plan.buffers[other].nbytes and _over(step, other, b))
-                if _overlap(plan, storage, b, other) and not in_place:
+                if overlap(plan, storage, b, other) and not in_place:
                     raise InternalError(f"step {s} writes buffer {b} over buffer {other}, which is still in use")
             alive[b] = last_use[b]
         alive = {b: last for b, last in alive.items() if last > s}
@@ -322,7 +322,7 @@ def verify(plan: Plan, storage: Storage) -> None:
             raise InternalError(f"output {position} must not be written over input {given}, which is still in use")
 
 
-def _overlap(plan: Plan, storage: Storage, a: int, b: int) -> bool:
+def overlap(plan: Plan, storage: Storage, a: int, b: int) -> bool:
     p, q = storage.places[a], storage.places[b]
     if p.home != q.home or p.home == "panels":
         return False

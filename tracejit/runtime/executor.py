@@ -140,6 +140,16 @@ class Chain(IntEnum):
     ROW_BYTES = 12
 
 
+class Pair(IntEnum):
+    """Words of the slots of two kernels that go together, block by block of rows. Slots are named by their bytes."""
+
+    FIRST = 0
+    FIRST_SLOTS = 1
+    BLOCK = 2  # items of the first kernel in a block
+    ITEMS = 3  # all of them
+    SECOND = 4  # the same words
+
+
 class Blas(IntEnum):
     """Words of a BLAS call's slots: the function, its arguments (all addresses), then the batch: number of dims, and
     for each its extent and the byte strides of the operands."""
@@ -188,6 +198,7 @@ def _emit(module: ir.Module) -> None:
     _emit_call(module, _emit_unlocked(module, _emit_run(module, _emit_slices(module))))
     _emit_chain(module, "chain", False)
     _emit_chain(module, "chain_on_panels", True)
+    _emit_pair(module)
     _emit_blas(module, "gemm", *GEMM_OPERANDS)
     _emit_blas(module, "gemv", *GEMV_OPERANDS)
 
@@ -404,6 +415,18 @@ def _emit_share(f: Code, loop: Loop, frame: Word, at: Word, step: Variable, slic
     loop.again()
 
 
+def _emit_pair(module: ir.Module) -> None:
+    f = Code(module, "pair", 3, local=False)
+    slots, begin, end = f.args
+    parts = [slots, slots + 8 * Pair.SECOND]
+    words = [[f.load(at, w) for w in (Pair.FIRST, Pair.FIRST_SLOTS, Pair.BLOCK, Pair.ITEMS)] for at in parts]
+    with f.count(begin, end) as number:
+        for function, at, block, items in words:
+            start = number * block
+            f.call_address(function, slots + at, start, f.smaller(start + block, items))
+    f.ret()
+
+
 def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ...]) -> None:
     f = Code(module, name, 3, local=False)
     slots, begin, end = f.args
@@ -426,9 +449,10 @@ def _emit_blas(module: ir.Module, name: str, count: int, operands: tuple[int, ..
 
 
 _functions = native_module(f"executor {DATA_OFFSET} {PANEL_BYTES} {PANEL_SLOTS}", _emit,
-                           ("call", "run_unlocked", "chain", "chain_on_panels", "gemm", "gemv"))
+                           ("call", "run_unlocked", "chain", "chain_on_panels", "pair", "gemm", "gemv"))
 RUN = _functions["run_unlocked"]
-CHAIN, CHAIN_ON_PANELS, GEMM, GEMV = (_functions[name] for name in ("chain", "chain_on_panels", "gemm", "gemv"))
+CHAIN, CHAIN_ON_PANELS, PAIR = (_functions[name] for name in ("chain", "chain_on_panels", "pair"))
+GEMM, GEMV = _functions["gemm"], _functions["gemv"]
 # The builtin function that runs the frame at an address, its `__self__`.
 bind: Callable[[int], Callable[..., int]] = builtin("run", _functions["call"], "Run a frame with these arrays.")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 
-from tracejit.lower.kernel import TILE, Access, Launch, View, items
+from tracejit.lower.kernel import TILE, Access, Kernel, Launch, View, items
 from tracejit.lower.scalar import Stmt
 
 PAIR = 7_000.0  # nanoseconds of work from which a launch is cut in two at least, for a worker that is awake
@@ -135,11 +135,13 @@ def grid(launch: Launch) -> Grid:
     chunk = -(-count // pieces)
     # What is read and what is written do not stay together in a cache that others use, too.
     stream = touched > last_level_cache() // 2
-    scratch = 0
-    if splits > 1:
-        for a in k.accumulators:
-            scratch += _up(splits * points * (16 if a.op.startswith("arg") else 8), 16)
+    scratch = scratch_of(k, splits, points) if splits > 1 else 0
     return Grid(block, splits, split, count, max(1, chunk), scratch, stream, work)
+
+
+def scratch_of(kernel: Kernel, splits: int, points: int) -> int:
+    """Bytes for the partial results of each accumulator."""
+    return sum(_up(splits * points * (16 if a.op.startswith("arg") else 8), 16) for a in kernel.accumulators)
 
 
 def along_rows(launch: Launch, g: Grid, elements: int) -> Grid:

@@ -30,7 +30,7 @@ from tracejit.lower.epilogue import elements_per_item, is_copy, items_per_row
 from tracejit.lower.kernel import Launch
 from tracejit.lower.plan import Attention, Branch, Call, Gemm, Loop, Part, Plan, calls_python
 from tracejit.lower.plan import Step as PlanStep
-from tracejit.runtime import executor, gemm, pool, threads
+from tracejit.runtime import executor, gemm, pairs, pool, threads
 from tracejit.runtime.attention import attention_calls
 from tracejit.runtime.entry import Frames, Source, entry
 from tracejit.runtime.executor import RELOCATION_WORDS, Control, Frame, Header, NativeCall, bind
@@ -279,6 +279,9 @@ class Program:
                 function, g = next(addresses), grid(step)
                 if along is not None:
                     g = sliced(step, g, along)
+                elif s and (rows := self._block(scope, s)):
+                    self._add_pair(draft, scope, s, function, pairs.in_blocks(step, g, rows), rows)
+                    continue
                 if g.items and not (is_copy(step) and _stays(scope, step)):
                     scope.runs[s] = self._add_launch(draft, scope, s, step, function, g)
             elif isinstance(step, Gemm):
@@ -305,6 +308,25 @@ class Program:
             draft.scratch = max(draft.scratch, g.scratch)
         runs = [_Run(function, at, 0, g.items, g.chunk, g.work)]
         return [*runs, _Run(function, at, ~0, launch.points, launch.points, 0.0)] if g.splits > 1 else runs
+
+    @staticmethod
+    def _block(scope: Scope, s: int) -> int:
+        """Rows of a block, if a kernel and that of the step before go together by blocks of rows."""
+        first, second = scope.plan.steps[s - 1], scope.plan.steps[s]
+        if not isinstance(first, Launch) or not isinstance(second, Launch) or len(scope.runs.get(s - 1, ())) != 1:
+            return 0
+        whole = scope.runs[s - 1][0].items == first.extents[0]
+        return pairs.block(scope.plan, scope.storage, first, second) if whole else 0
+
+    def _add_pair(self, draft: Draft, scope: Scope, s: int, function: int, g: Grid, rows: int) -> None:
+        """A kernel together with that of the step before, which it takes over."""
+        (first,), step = scope.runs.pop(s - 1), scope.plan.steps[s]
+        assert isinstance(step, Launch)
+        second, *rest = self._add_launch(draft, scope, s, step, function, g)
+        at, work, count = len(draft.words), first.work + second.work, -(-first.items // rows)
+        for run, part in ((first, rows), (second, second.chunk)):
+            draft.words += [run.function, 8 * (run.at - at), part, run.items]
+        scope.runs[s] = [_Run(executor.PAIR, at, 0, count, pairs.chunk(count, work), work), *rest]
 
     def _add_product(self, draft: Draft, scope: Scope, s: int, step: Gemm, function: int) -> list[_Run]:
         """A product; then its kernel, on each panel of rows where the product goes by whole rows."""
