@@ -15,16 +15,18 @@ Read next: `emit_scalar_llvm.py` (statements and accumulators), `rare.py` (detou
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, TypeAlias
 
 from llvmlite import ir
 
 from tracejit.lower import emit_running_llvm as run_on
 from tracejit.lower.emit_loop_llvm import emit_loop, parts_of
-from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, State, is_vector, literal
+from tracejit.lower.emit_scalar_llvm import INT32, INT64, PTR, Emitter, Literal, State, is_vector, literal, scalar_type
 from tracejit.lower.kernel import Kernel, Stage, Store
 from tracejit.lower.rare import Detour, detours
 from tracejit.lower.scalar import F16, I64, Stmt, behind
@@ -312,10 +314,11 @@ class Nest:
             scope.values.update(known[n] if known else {})
             scopes.append(scope)
         for i in work.vectors:
+            if isinstance(i, Detour):
+                self._detour(i, scopes)
+                continue
             for scope, position in zip(scopes, positions, strict=True):
-                if isinstance(i, Detour):
-                    self._detour(i, scope)
-                elif i in scope.values:
+                if i in scope.values:
                     pass
                 elif self.k.stmts[i].op == "carry" and self.columns:
                     scope.values[i] = self._carry_vector(self.k.stmts[i].attrs[0], position, low)
@@ -323,24 +326,68 @@ class Nest:
                     scope.values[i] = self.statement(i, scope)
         return scopes
 
-    def _detour(self, detour: Detour, scope: Scope) -> None:
-        """Selects on a rare condition: a branch around their slow side."""
-        b = self.b
-        fast = [self.e.splat(scope.values[self.k.stmts[i].args[2]]) for i in detour.selects]
+    def _detour(self, detour: Detour, scopes: Sequence[Scope]) -> None:
+        """Selects on a rare condition: a branch around their slow side, for some vectors at once. That side is a
+        function of its own."""
+        b, stmts = self.b, self.k.stmts
+        fast = [[self.e.splat(scope.values[stmts[i].args[2]]) for i in detour.selects] for scope in scopes]
         before, slow, join = b.block, b.append_basic_block(), b.append_basic_block()
-        b.cbranch(self.e.any_lane(scope.values[detour.cond]), slow, join).set_weights([1, 1000])
+        conditions = [scope.values[detour.cond] for scope in scopes]
+        b.cbranch(self.e.any_lane(reduce(b.or_, conditions)), slow, join).set_weights([1, 1000])
         b.position_at_end(slow)
-        inside = scope.child()
-        for i in detour.slow:
-            inside.values[i] = self.statement(i, inside)
-        chosen = [self.e.splat(self.statement(i, inside)) for i in detour.selects]
-        after = b.block
+        wanted = list(dict.fromkeys(a for i in detour.selects if (a := stmts[i].args[1]) in detour.slow))
+        chosen = []
+        for scope in scopes:
+            inside = scope.child()
+            inside.values.update(zip(wanted, self._apart(detour.slow, wanted, scope), strict=True))
+            chosen.append([self.e.splat(self.statement(i, inside)) for i in detour.selects])
         b.branch(join)
         b.position_at_end(join)
-        for i, x, y in zip(detour.selects, fast, chosen, strict=True):
-            scope.values[i] = b.phi(y.type)
-            scope.values[i].add_incoming(x, before)
-            scope.values[i].add_incoming(y, after)
+        for scope, usual, special in zip(scopes, fast, chosen, strict=True):
+            for i, x, y in zip(detour.selects, usual, special, strict=True):
+                scope.values[i] = b.phi(y.type)
+                scope.values[i].add_incoming(x, before)
+                scope.values[i].add_incoming(y, slow)
+
+    def _apart(self, slow: Sequence[int], wanted: Sequence[int], scope: Scope) -> Values:
+        """The values of the statements `wanted` among `slow`, by a call: what hardly ever runs is compiled once for
+        each module, not once for each vector of a step."""
+        b, e, stmts = self.b, self.e, self.k.stmts
+        outside = dict.fromkeys(a for i in slow for a in stmts[i].args if a not in slow)
+        given = {i: scope.values[i] for i in outside if not isinstance(scope.values[i], Literal)}
+        mask = scope.mask if any(stmts[i].op in ("quot", "rem") for i in slow) else None
+        passed = [*given.values(), *([] if mask is None else [mask])]
+
+        # The same statements on operands of the same types are the same function.
+        numbers = {i: n for n, i in enumerate((*given, *slow))}
+        texts = {i: scope.values[i].get_reference() for i in outside if i not in given}
+        lines = [(s.op, str(s.dtype), s.attrs, [(numbers.get(a, texts.get(a)), str(stmts[a].dtype)) for a in s.args])
+                 for s in (stmts[i] for i in slow)]
+        whole = repr((lines, [numbers[i] for i in wanted], [str(v.type) for v in passed], mask is None, e.lanes))
+        name = f"rarely.{hashlib.sha256(whole.encode()).hexdigest()[:24]}"
+
+        function = b.module.globals.get(name)
+        if function is None:
+            results = ir.LiteralStructType([e.vector(scalar_type(stmts[i].dtype)) for i in wanted])
+            function = ir.Function(b.module, ir.FunctionType(results, [v.type for v in passed]), name)
+            function.linkage = "internal"
+            for attribute in ("nounwind", "noinline", "cold"):
+                function.attributes.add(attribute)
+            if e.x86:  # keeps half of the vector registers for the loop around a call
+                function.calling_convention = "intel_ocl_bicc"
+            self.b = ir.IRBuilder(function.append_basic_block())
+            self.e = Emitter(self.b, e.lanes, e.fastmath, e.x86, e.parts)
+            inside = Scope(mask=None if mask is None else function.args[-1])
+            inside.values.update({i: scope.values[i] for i in texts} | dict(zip(given, function.args)))
+            for i in slow:
+                inside.values[i] = self.statement(i, inside)
+            found: ir.Value = Literal(results, "poison")
+            for n, i in enumerate(wanted):
+                found = self.b.insert_value(found, self.e.splat(inside.values[i]), n)
+            self.b.ret(found)
+            self.b, self.e = b, e
+        found = b.call(function, passed, cconv=function.calling_convention)
+        return [b.extract_value(found, n) for n in range(len(wanted))]
 
     def _carry_vector(self, n: int, position: ir.Value, low: Maybe) -> ir.Value:
         a = self.k.accumulators[n]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from tracejit.lower.scalar import Stmt
 
-_STAYS = frozenset({"load", "carry", "check", "coord", "param", "running"})  # never worth moving, or not free to
+# Never worth moving, or not free to.
+_STAYS = frozenset({"load", "carry", "check", "coord", "param", "running", "loop", "result"})
 
 
 @dataclass(frozen=True, slots=True)
