@@ -28,7 +28,8 @@ from tracejit.runtime.build import native_module
 from tracejit.runtime.native import Code, Variable, Word, builtin
 
 SPARE = 1 << 24  # bytes that may be kept in any case, besides as many as were in use at once lately
-_HUGE = 1 << 21  # bytes from which large pages pay
+_HUGE = 1 << 21  # bytes of a large page
+_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 _LATELY = 256  # returned blocks after which the peak begins to be forgotten
 _CLASSES = 64 * 8  # eight sizes for each power of two
 
@@ -43,10 +44,12 @@ class Pool(IntEnum):
     CLOCK = 4  # blocks returned so far
     PEAK = 5  # of IN_USE, lately
     LIMIT = 6  # bytes that may be cached at most
-    NDARRAY = 7  # NumPy's class, and two functions of its C API
-    NEW_FROM_DESCR = 8
-    SET_BASE_OBJECT = 9
-    CLASSES = 10
+    SLAB = 7  # what is left of a large page that blocks are cut from, and where it ends
+    SLAB_END = 8
+    NDARRAY = 9  # NumPy's class, and two functions of its C API
+    NEW_FROM_DESCR = 10
+    SET_BASE_OBJECT = 11
+    CLASSES = 12
 
 
 _POOL_WORDS = Pool.CLASSES + 2 * _CLASSES
@@ -87,7 +90,7 @@ def _emit(module: ir.Module) -> None:
     release = _emit_release(module)
     take_back = _emit_take_back(module, release)
     destructor = _emit_destructor(module, take_back)
-    make = _emit_make(module, _emit_lend(module, release), take_back, destructor)
+    make = _emit_make(module, _emit_lend(module, release, _emit_new_memory(module)), take_back, destructor)
 
     f = Code(module, "call", 3, returns=True, local=False)  # of a builtin function whose `__self__` is a mold's address
     f.ret(f.call(make, f.call_symbol("PyLong_AsVoidPtr", f.args[0])))
@@ -165,7 +168,45 @@ def _emit_destructor(module: ir.Module, take_back: Code) -> Code:
     return f
 
 
-def _emit_lend(module: ir.Module, release: Code) -> Code:
+def _map(f: Code, size: Word | int) -> Word:
+    """The address of fresh memory, or -1."""
+    access, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return f.call_symbol("mmap", 0, size, access, kind, -1, 0)
+
+
+def _emit_new_memory(module: ir.Module) -> Code:
+    """Fresh memory for a block, or -1. Blocks of about the size of a core's cache are cut from large pages: small pages
+    lie anywhere in the machine's memory, and by bad luck too many of an array compete for the same places of the cache.
+    Smaller blocks take what is left of a large page."""
+    f = Code(module, "new_memory", 2, returns=True)
+    pool, size = f.args
+    if _LARGE_PAGES:
+        full = f.load(pool, Pool.SLAB) + size > f.load(pool, Pool.SLAB_END)
+        with f.when(full & (size >= _HUGE // 8) & (size <= _HUGE // 2)):
+            whole = _map(f, 2 * _HUGE)
+            with f.when(whole == -1):
+                f.ret(-1)
+            start, rest = (whole + (_HUGE - 1)) & -_HUGE, f.load(pool, Pool.SLAB)
+            for begin, end in ((whole, start), (start + _HUGE, whole + 2 * _HUGE), (rest, f.load(pool, Pool.SLAB_END))):
+                with f.when(begin < end):
+                    f.call_symbol("munmap", begin, end - begin)
+            f.call_symbol("madvise", start, _HUGE, mmap.MADV_HUGEPAGE)  # refused where there are none: all is well
+            f.store(pool, Pool.SLAB, start)
+            f.store(pool, Pool.SLAB_END, start + _HUGE)
+        found = f.load(pool, Pool.SLAB)
+        with f.when((found + size <= f.load(pool, Pool.SLAB_END)) & (size <= _HUGE // 2)):
+            f.store(pool, Pool.SLAB, found + size)
+            f.ret(found)
+    address = _map(f, size)
+    if _LARGE_PAGES:
+        with f.when(address != -1):
+            with f.when(size >= _HUGE):
+                f.call_symbol("madvise", address, size, mmap.MADV_HUGEPAGE)
+    f.ret(address)
+    return f
+
+
+def _emit_lend(module: ir.Module, release: Code, new_memory: Code) -> Code:
     """A block for a mold; 0: there is no memory."""
     f = Code(module, "lend", 1, returns=True)
     (mold,) = f.args
@@ -178,19 +219,12 @@ def _emit_lend(module: ir.Module, release: Code) -> Code:
         f.store(pool, Pool.CACHED, f.load(pool, Pool.CACHED) - size)
         f.store(pool, Pool.HITS, f.load(pool, Pool.HITS) + 1)
     with f.when(found.get() == 0):
-        def map_memory() -> Word:
-            access, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            return f.call_symbol("mmap", 0, size, access, kind, -1, 0)
-
-        address = Variable(f, map_memory())
+        address = Variable(f, f.call(new_memory, pool, size))
         with f.when(address.get() == -1):
             f.call(release, pool, f.load(pool, Pool.CACHED))
-            address.set(map_memory())
+            address.set(f.call(new_memory, pool, size))
         with f.when(address.get() == -1):
             f.ret(0)
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # a kernel may be without them: then it refuses, and all is well
-            with f.when(size >= _HUGE):
-                f.call_symbol("madvise", address.get(), size, mmap.MADV_HUGEPAGE)
         block = f.call_symbol("malloc", 8 * _Block.WORDS)
         with f.when(block == 0):
             f.call_symbol("munmap", address.get(), size)
