@@ -262,6 +262,25 @@ def test_interleaved_pairs() -> None:
         compare(s)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("turns", [2, 3, 4])
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_writes_in_turn(dtype: str, turns: int, left_out: int) -> None:
+    """Whole vectors where all parts are written; where one is left out, the cells between keep what they hold."""
+    for n in (1, 16, 70, 300):
+        s = Sketch((3, n), 2)
+        strides, count = (turns * n + 5, turns), turns - left_out
+        x = s.read(dtype, (n, 1))
+        values = [x, *(s.read(dtype, (k, 1)) for k in range(1, count))]
+        stores = []
+        for k, value in enumerate(values):
+            stores.append(s.write(value, strides, buffer=len(s.buffers) - 1 if k else None, room=turns))
+            access, view = s.writes[-1]
+            s.writes[-1] = replace(access, follows=k > 0), replace(view, offset=k)
+        s.point(*stores)
+        compare(s, pieces=2, block=2)
+
+
 def test_gathers_and_masks() -> None:
     for n in (0, 3, 100):
         s = Sketch((2, n), 2)

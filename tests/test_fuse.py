@@ -242,3 +242,12 @@ def test_costly_parts_of_a_concat_share_a_kernel_over_their_own_space() -> None:
     assert len(made.kernel.writes) == 3 and made.points == 5 * 16
     x = np.random.default_rng(0).standard_normal((5, 16))
     np.testing.assert_allclose(tj.function(f)(x).numpy(), f(tj.asarray(x)).numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype, shape, parts", [("complex64", (1000,), 2), ("float32", (1000, 3), 3),
+                                                 ("uint8", (1000, 4), 4)])
+def test_parts_are_written_in_turn(dtype: str, shape: tuple[int, ...], parts: int) -> None:
+    (launch,) = lower(lambda x, w: x * w, shape, shape[1:], dtype=dtype).launches
+    assert [a.follows for a in launch.kernel.writes] == [False] + [True] * (parts - 1)
+    (launch,) = lower(lambda x: x[:, ::2] * 3, (1000, 4)).launches
+    assert not any(a.follows for a in launch.kernel.writes[:1])

@@ -10,14 +10,16 @@ Dims of extent 1 never appear in a loop space: `squeezed` drops them, and `ident
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
+from tracejit.dims import is_symbolic
 from tracejit.ir import CONSTANT, INPUT, Node, Type
 from tracejit.lower.index import Dim, Index, Opaque, Part, dim
+from tracejit.lower.kernel import Access, View
 
 Coords = tuple[Index, ...]
 RARE = 8  # what one of so many elements shows, or fewer, counts as a border: kernels have code apart for it
@@ -241,4 +243,14 @@ def sources(node: Node, coords: Coords, placement: Placement, borders: bool = Tr
         else:
             some = item[0].inputs if borders or item[0].op.name != "concat" else shown(item[0])
             stack.extend(need for need in inputs_at(*item) if need[0] in some)
+    return found
+
+
+def in_line(writes: list[tuple[Access, View]]) -> list[tuple[Access, View]]:
+    """Writes, with a note of those that lie just behind the one before; as far as numbers are known before the run."""
+    found = writes[:1]
+    for (_, u), (access, v) in pairwise(writes):
+        known = not is_symbolic((u.offset, v.offset, *u.strides, *v.strides))
+        behind = known and (u.buffer, u.offset + 1, u.strides) == (v.buffer, v.offset, v.strides)
+        found.append((replace(access, follows=behind), v))
     return found

@@ -578,7 +578,8 @@ class Nest:
 
     def store_all(self, work: Work, scopes: list[Scope], stream: Maybe) -> None:
         """The stores of a stage for some steps, after all their loads."""
-        adjacent: list[Store] = [s for s in work.stage.stores if self._adjacent(s)] if stream is not None else []
+        stores = self._in_turn(work.stage)
+        adjacent = [s for s, *_ in stores if self._adjacent(s)] if stream is not None else []
         if adjacent:
             b = self.b
             past, through, after = b.append_basic_block(), b.append_basic_block(), b.append_basic_block()
@@ -591,9 +592,27 @@ class Nest:
                 b.branch(after)
             b.position_at_end(after)
         for scope in scopes:
-            for s in work.stage.stores:
-                if s not in adjacent:
-                    self.store(s, scope)
+            for s, *more in stores:
+                if more and scope.mask is None and scope.position is not None:
+                    access = len(self.k.reads) + s.write
+                    values = [scope.values[t.value] for t in (s, *more)]
+                    self.e.store_in_turn(values, scope.pointers[access], self.accesses[access].dtype)
+                elif s not in adjacent:
+                    for one in (s, *more):
+                        self.store(one, scope)
+
+    def _in_turn(self, stage: Stage) -> list[list[Store]]:
+        """The stores of a stage, those together that fill memory in turn (the parts of complex numbers)."""
+        found: list[list[Store]] = []
+        for s in stage.stores:
+            access, line = self.k.writes[s.write], found[-1] if found else [s]
+            plain = all(t.mask is None and t.offset is None and t.mode == "set" for t in (s, line[-1]))
+            if access.follows and line[-1].write == s.write - 1 and plain and self.lanes > 1:
+                line.append(s)
+            else:
+                found.append([s])
+        whole = [line for line in found if self.k.writes[line[0].write].strides[self.vdim] == str(len(line))]
+        return [part for line in found for part in ([line] if line in whole else [[s] for s in line])]
 
     def store(self, s: Store, scope: Scope, streaming: bool = False) -> None:
         access = len(self.k.reads) + s.write

@@ -551,6 +551,18 @@ class Emitter:
         store = self.b.store(self._out(self.splat(value), dtype), pointer, align=align)
         store.set_metadata("nontemporal", self.b.module.add_metadata([ir.Constant(INT32, 1)]))
 
+    def store_in_turn(self, values: Sequence[ir.Value], pointer: ir.Value, dtype: np.dtype) -> None:
+        """The first lane of each vector, then the second of each, and so on, into adjacent elements."""
+        n, turns = self.lanes, len(values)
+        values = [self._out(self.splat(v), dtype) for v in values]
+        for start in range(0, n * turns, n):
+            lane, turn = [(start + j) // turns for j in range(n)], [(start + j) % turns for j in range(n)]
+            found, kept = values[0], lane
+            for k, more in enumerate(values[1:], 1):
+                picks = self.picks([n + lane[j] if turn[j] == k else kept[j] for j in range(n)])
+                found, kept = self.b.shuffle_vector(found, more, picks), list(range(n))
+            self.b.store(found, self.at(pointer, literal(start, INT64), dtype), align=dtype.itemsize)
+
     def store_spread(self, value: ir.Value, pointer: ir.Value, dtype: np.dtype, stride: int) -> None:
         """A vector into every second (third, fourth) element, leaving the others as they are."""
         n = self.lanes

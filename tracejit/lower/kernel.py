@@ -44,11 +44,13 @@ class Access:
     """How one buffer is read or written: element dtype and, for each dim of the space, the class of its stride.
 
     like: the first access (reads, then writes) that has the same strides, if another: they move together.
+    follows: of writes, whether each element lies just behind that of the write before (parts of a complex number).
     """
 
     dtype: np.dtype
     strides: tuple[Stride, ...]
     like: int | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,8 @@ class Kernel:
         names = [*(f"r{k}" for k in range(len(self.reads))), *(f"w{k}" for k in range(len(self.writes)))]
 
         def access(a: Access) -> str:
-            like = "" if a.like is None else f" like {names[a.like]}"
-            return f"{a.dtype}[{', '.join(a.strides)}]{like}"
+            notes = ("" if a.like is None else f" like {names[a.like]}") + " behind the one before" * a.follows
+            return f"{a.dtype}[{', '.join(a.strides)}]{notes}"
 
         lines = [
             f"kernel outer={self.outer} inner={self.inner} vector={dims[self.vector_dim]} params={self.params}"
@@ -341,8 +343,13 @@ def verify(kernel: Kernel) -> None:
     accesses = (*kernel.reads, *kernel.writes)
     for k, a in enumerate(accesses):
         require(len(a.strides) == kernel.rank, "an access has strides for other dims")
-        require(a.like is None or (a.like < k and accesses[a.like] == replace(a, like=None)), "unlike accesses")
+        require(a.like is None or (a.like < k and accesses[a.like] == replace(a, like=None, follows=False)),
+                "unlike accesses")
         require(a.dtype.kind in "fiub", f"an access of dtype {a.dtype}")
+    for k, a in enumerate(kernel.writes):
+        before = kernel.writes[k - 1]
+        require(not a.follows or (k > 0 and (a.dtype, a.strides) == (before.dtype, before.strides)),
+                "a write follows one unlike it")
     first_stage: dict[int, int] = {}
     number = 0
     for k, stage in enumerate(kernel.stages):

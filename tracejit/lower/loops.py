@@ -31,6 +31,7 @@ from tracejit.lower.access import (
     folds,
     gather_coords,
     identity,
+    in_line,
     is_scalar_constant,
     parts_of,
     places_of,
@@ -529,6 +530,7 @@ class Writer:
         reads = [self._access(t, dims, vector_dim, tile is not None) for t in self.reads]
         writes = [self._access(t, dims, vector_dim) for t in self.writes]
         reads, writes = self._alike(reads, writes)
+        writes = in_line(writes)
         stages, acc_order = self._stages()
         if vector == "inner" and len(inner) == 1:
             stages = self._keep(stages, extents[-1])
