@@ -174,6 +174,18 @@ def test_failures_leave_it_whole() -> None:
         pool.maker((1 << 58,), np.dtype("int8"))()
 
 
+def test_refused_memory_costs_no_frames() -> None:
+    f = tj.function(lambda a: (a + 1, a[:, None] + a))
+    a = tj.asarray(np.zeros(1 << 25, np.int8))
+    for _ in range(12):  # the second result would have 2**50 bytes
+        with pytest.raises(MemoryError, match="cannot allocate"):
+            f(a)
+    (s,) = f.specializations()
+    assert s.entry is not None and s.entry.calls > 5
+    (frames,) = [m.__self__ for m in s.entry.kept if getattr(m, "__name__", "") == "new"]
+    assert len(frames.kept) == 1
+
+
 def test_long_runs_pause() -> None:
     @tj.function
     def count(n: Any) -> Any:

@@ -419,3 +419,21 @@ def test_branches_and_loops_leave_sizes_open(f: Any) -> None:
         given = tj.linspace(0.0, 1.0, n)
         np.testing.assert_allclose(compiled(given), f(given), rtol=1e-6)
     assert compiled.trace_count == 2
+
+
+# -- arrays without elements -------------------------------------------------------------------------------------------
+def _spread_of_no_columns(a: Any) -> Any:
+    v = a * 2
+    none = ((v - v.mean(1, keepdims=True)) / tj.sqrt(v.var(1, keepdims=True) + 0.1))[:2, :, 1::3]
+    return tj.var(none, axis=1), none
+
+
+@pytest.mark.parametrize("f", [
+    _spread_of_no_columns,
+    lambda a: (tj.stack([tj.flip(tj.cumsum(tj.sort(a[..., 1:], axis=0), axis=0), 0)] * 2, axis=1),),
+    lambda a: (tj.stack([tj.cumsum(tj.clip(a[..., 1:], 0, 5), axis=2)] * 2, axis=0),),
+])
+def test_kernels_without_elements(f: Any) -> None:
+    a = tj.asarray(np.ones((17, 65, 1), np.float32))
+    for got, wanted in zip(tj.function(f)(a), f(a), strict=True):
+        assert got.shape == wanted.shape and got.dtype == wanted.dtype

@@ -388,6 +388,8 @@ class _KernelEmitter(Tiles):
     def _packs(self) -> bool:
         """Whether vectors may hold several rows of this kernel: all it touches along a row are neighbours, and nothing
         is computed once a row."""
+        if not self.works:
+            return False  # there are no elements
         k, work = self.k, self.works[0]
         ways = {self.accesses[a].strides[-1] for a in work.accesses if set(self.accesses[a].strides) != {"0"}}
         stmts = [k.stmts[i] for i in self.closure(work.stage.roots)]

@@ -705,7 +705,7 @@ class Writer:
         running = any(s.op == "running" for s in stmts)
         if not self.axes:
             return (Stage(False, (), tuple(self.stores), tuple(self.checks)),), {}
-        walks = [any(self.writes[s.write].coefs[d] for d in self.axes) or (running and looping[s.value])
+        walks = [any(self.writes[s.write].coefs[d] for d in self.axes) or looping[s.value]
                  for s in self.stores]  # along a dim of no elements no write moves
         rounds = max([*acc_level, *(self._store_level(s, level) for s, w in zip(self.stores, walks) if w), 0])
         stages: list[Stage] = []

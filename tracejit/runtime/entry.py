@@ -118,8 +118,8 @@ def _emit(module: ir.Module) -> None:
     gather = _emit_gather(module, fits)
     drop = _emit_drop(module)
     wrap = _emit_wrap(module)
-    run = _emit_run(module, drop, wrap)
-    _emit_enter(module, gather, run)
+    give_back = _emit_give_back(module)
+    _emit_enter(module, gather, _emit_run(module, drop, wrap, give_back), give_back)
 
 
 def _emit_fits(module: ir.Module) -> Code:
@@ -198,15 +198,26 @@ def _emit_wrap(module: ir.Module) -> Code:
     return f
 
 
-def _emit_run(module: ir.Module, drop: Code, wrap: Code) -> Code:
+def _emit_give_back(module: ir.Module) -> Code:
+    """Another call may take this frame."""
+    f = Code(module, "give_back", 2)
+    entry, frame = f.args
+    f.store(frame, Frame.NEXT, f.load(entry, _Entry.IDLE))
+    f.store(entry, _Entry.IDLE, frame)
+    f.ret()
+    return f
+
+
+def _emit_run(module: ir.Module, drop: Code, wrap: Code, give_back: Code) -> Code:
     """The result of a frame whose inputs are in place, as references of its own; 0: an exception is set. It lets go of
-    all objects."""
+    all objects, and gives the frame back, but for one that has stopped on its way."""
     f = Code(module, "run", 2, returns=True)
     entry, frame = f.args
     inputs, outputs = f.load(entry, _Entry.INPUTS), f.load(entry, _Entry.OUTPUTS)
 
     def fail(objects: Word) -> None:
         f.call(drop, frame, objects)
+        f.call(give_back, entry, frame)
         f.ret(0)
 
     with f.when(f.load(entry, _Entry.PREPARE) != 0):
@@ -249,11 +260,12 @@ def _emit_run(module: ir.Module, drop: Code, wrap: Code) -> Code:
                     fail(inputs + outputs)
                 f.call_symbol("PyTuple_SetItem", result.get(), k, one)
     f.call(drop, frame, inputs + outputs)
+    f.call(give_back, entry, frame)
     f.ret(result.get())
     return f
 
 
-def _emit_enter(module: ir.Module, gather: Code, run: Code) -> None:
+def _emit_enter(module: ir.Module, gather: Code, run: Code, give_back: Code) -> None:
     f = Code(module, "enter", 3, returns=True, local=False)
     entry = f.call_symbol("PyLong_AsVoidPtr", f.args[0])
     args, instance = f.args[1], f.args[1] + 8
@@ -291,22 +303,15 @@ def _emit_enter(module: ir.Module, gather: Code, run: Code) -> None:
         frame.set(f.call_symbol("PyLong_AsVoidPtr", number))
         f.call_symbol("Py_DecRef", number)
 
-    def give_back_frame() -> None:
-        f.store(frame.get(), Frame.NEXT, f.load(entry, _Entry.IDLE))
-        f.store(entry, _Entry.IDLE, frame.get())
-
     with f.when(f.call(gather, entry, frame.get(), given, handles.get()) == 0):
-        give_back_frame()
+        f.call(give_back, entry, frame.get())
         forget_handles()
         miss()
     with f.count(Frame.OBJECTS, f.load(entry, _Entry.INPUTS) + Frame.OBJECTS) as k:
         f.call_symbol("Py_IncRef", f.load(frame.get(), k))  # another thread may give the handles other arrays
     forget_handles()
     f.store(entry, _Entry.CALLS, f.load(entry, _Entry.CALLS) + 1)
-    result = f.call(run, entry, frame.get())
-    with f.when(result != 0):
-        give_back_frame()
-    f.ret(result)
+    f.ret(f.call(run, entry, frame.get()))
 
 
 _functions = native_module(f"entry {DATA_OFFSET} {_TYPE_OFFSET}", _emit, ("enter",))
