@@ -194,3 +194,19 @@ def test_short_rows_share_vectors(dtype: str) -> None:
             sums, tops = f(tj.asarray(x))
             np.testing.assert_array_equal(sums.numpy(), np.cumsum(x, 1) * 2)
             np.testing.assert_array_equal(tops.numpy(), np.maximum.accumulate(x[:, ::-1], 1)[:, ::-1])
+
+
+@pytest.mark.parametrize("change", [
+    lambda y: y.at[-3:].add(1),
+    lambda y: y.at[500:700].multiply(2),
+    lambda y: tj.where(tj.arange(1000) < 500, y, tj.pad(y[3:] * 2, ((3, 0),))),
+    lambda y: tj.concat([y[:400], y[400:] + 1]),
+])
+@pytest.mark.parametrize("run", [tj.cumsum, tj.cummax, lambda a: -tj.cummax(a) - 1])
+def test_parts_of_what_runs(run: Any, change: Any) -> None:
+    """What runs needs all before it, though only some of it is changed."""
+    def f(a: Any) -> Any:
+        return change(run(a))
+
+    a = tj.asarray((np.arange(1000) * 37 % 100 - 99).astype("int32"))
+    np.testing.assert_array_equal(tj.function(f)(a).numpy(), f(a).numpy())

@@ -127,7 +127,7 @@ class _KernelEmitter(Tiles):
             number = b.sdiv(number, count)
         state = [part, low, row, *reversed(coords)]
 
-        if self._packs():
+        if self.works and self._packs():  # there are none where there are no elements
             short = self._are_short(base)
             with self.when(short):
                 self._packed(base, first, end)
@@ -388,8 +388,6 @@ class _KernelEmitter(Tiles):
     def _packs(self) -> bool:
         """Whether vectors may hold several rows of this kernel: all it touches along a row are neighbours, and nothing
         is computed once a row."""
-        if not self.works:
-            return False  # there are no elements
         k, work = self.k, self.works[0]
         ways = {self.accesses[a].strides[-1] for a in work.accesses if set(self.accesses[a].strides) != {"0"}}
         stmts = [k.stmts[i] for i in self.closure(work.stage.roots)]

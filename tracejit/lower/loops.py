@@ -323,7 +323,10 @@ class Writer:
             self.builder.contract = False
 
     def _running(self, node: Node, coords: Coords, mask: Value | None) -> Any:
-        """Of what runs along a dim, the element at the coordinates: those before it came before it in the loop."""
+        """Of what runs along a dim, the element at the coordinates: those before it came before it in the loop.
+        They did so outside the mask, too."""
+        if mask is not None and all(0 <= c.bounds[0] and c.bounds[1] < n for c, n in zip(coords, node.shape)):
+            return self.value(node, coords)
         args = [self.value(i, coords, mask) for i in node.inputs]
         if node.shape[node.attrs["axis"]] == 1:
             return args[-1]
