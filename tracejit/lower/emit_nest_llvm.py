@@ -373,8 +373,8 @@ class Nest:
             function.linkage = "internal"
             for attribute in ("nounwind", "noinline", "cold"):
                 function.attributes.add(attribute)
-            if e.x86:  # keeps half of the vector registers for the loop around a call
-                function.calling_convention = "intel_ocl_bicc"
+            if e.x86:  # it saves what it changes: the loops around calls keep their vector registers
+                set.add(function.attributes, '"no_caller_saved_registers"')  # llvmlite knows no such attribute
             self.b = ir.IRBuilder(function.append_basic_block())
             self.e = Emitter(self.b, e.lanes, e.fastmath, e.x86, e.parts)
             inside = Scope(mask=None if mask is None else function.args[-1])
@@ -386,7 +386,7 @@ class Nest:
                 found = self.b.insert_value(found, self.e.splat(inside.values[i]), n)
             self.b.ret(found)
             self.b, self.e = b, e
-        found = b.call(function, passed, cconv=function.calling_convention)
+        found = b.call(function, passed)
         return [b.extract_value(found, n) for n in range(len(wanted))]
 
     def _carry_vector(self, n: int, position: ir.Value, low: Maybe) -> ir.Value:
