@@ -533,3 +533,13 @@ def test_cuts_and_edges_take_any_size(f: Callable[..., Any]) -> None:
         x = np.random.default_rng(n).normal(size=(n, 4))
         np.testing.assert_array_equal(compiled(x).numpy(), f(np, x))
     assert compiled.trace_count == 2
+
+
+@pytest.mark.parametrize("flat", [lambda y: y[0], lambda y: y.reshape(-1)], ids=["index", "reshape"])
+def test_reductions_are_found_again_at_coordinates_of_unknown_sizes(flat: Callable[[Any], Any]) -> None:
+    """A coordinate that is 0 for every size is the 0 of the kernel's loops, however it was computed."""
+    f = tj.function(lambda x: flat(tj.cumsum(tj.argmin(x, axis=2) * 2, axis=0)))
+    r = np.random.default_rng(0)
+    for shape in ((1, 3, 3), (1, 50, 70), (1, 200, 30), (1, 1, 5)):
+        x = r.standard_normal(shape)
+        assert np.array_equal(np.asarray(f(tj.asarray(x))), 2 * x.argmin(2)[0])

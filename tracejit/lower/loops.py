@@ -133,7 +133,7 @@ class Writer:
         self.checks: list[int] = []
         self.proven: set[tuple[object, ...]] = set()  # `places_of` of which it checks every index
         self.nodes: dict[Node, None] = {}  # in the order they were first written
-        self.carries: dict[tuple[Node, Coords], Any] = {}
+        self.carries: dict[Node, list[tuple[Coords, Any]]] = {}
         self.memo: dict[Any, dict[Node, Any]] = {}
         self.indices: dict[Index, Value] = {}
         self.guards: dict[Guard, Value] = {}
@@ -245,7 +245,7 @@ class Writer:
         found: Any = carries[0] if len(carries) == 1 else Complex(*carries)
         found = scalar.cast(self._with_contract(rule.after, found, **attrs), node.dtype)
         self.nodes[node] = None
-        self.carries[node, self.roots[node][number]] = found
+        self.carries.setdefault(node, []).append((self.roots[node][number], found))
         return found
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -284,8 +284,9 @@ class Writer:
         return coords in self.roots.get(node, ())
 
     def _compute(self, node: Node, coords: Coords, mask: Value | None) -> Any:
-        if (node, coords) in self.carries:
-            return self.carries[node, coords]
+        for at, carry in self.carries.get(node, ()):  # compared, no keys: sizes that are equal may be made in many ways
+            if at == coords:
+                return carry
         if is_scalar_constant(node):
             return self.number(node.attrs["value"].item(), node.dtype)
         if self.placement.stored(node) and not self._is_mine(node, coords):
@@ -338,7 +339,7 @@ class Writer:
         """A reduction of a few terms, written out."""
         rule, x = node.op.reduce, node.inputs[0]
         assert rule is not None
-        if rule.accumulate.startswith("arg"):
+        if rule.accumulate.startswith("arg"):  # of one term
             return self.builder.const(0, I64)
         terms = [self.value(x, at, mask) for at in terms_of(node, coords)]
         terms = [self._with_contract(rule.before, v, **node.attrs) for v in terms]
