@@ -284,8 +284,8 @@ class Writer:
         return coords in self.roots.get(node, ())
 
     def _compute(self, node: Node, coords: Coords, mask: Value | None) -> Any:
-        for at, carry in self.carries.get(node, ()):  # compared, no keys: sizes that are equal may be made in many ways
-            if at == coords:
+        for place, carry in self.carries.get(node, ()):  # no keys: equal sizes may be computed in many ways
+            if place == coords:
                 return carry
         if is_scalar_constant(node):
             return self.number(node.attrs["value"].item(), node.dtype)
