@@ -27,6 +27,18 @@ def _seed() -> None:
 
 
 @pytest.fixture
+def threads_as_before() -> Iterator[None]:
+    """Afterwards there are as many threads again."""
+    from tracejit import config
+    from tracejit.runtime import threads
+
+    before = config.num_threads()
+    yield
+    config.set_num_threads(before)
+    threads.prepare()
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 

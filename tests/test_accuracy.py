@@ -3,7 +3,7 @@ too; and the same bits for every number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,10 @@ import pytest
 
 import tracejit as tj
 from tracejit import config
-from tracejit.runtime import threads
 
 N = 10_000_000
-pytestmark = pytest.mark.filterwarnings("ignore:.*has been decorated:UserWarning")
-
-
-@pytest.fixture(autouse=True)
-def _thread_count() -> Iterator[None]:
-    before = config.num_threads()
-    yield
-    config.set_num_threads(before)
-    threads.prepare()
+pytestmark = [pytest.mark.filterwarnings("ignore:.*has been decorated:UserWarning"),
+              pytest.mark.usefixtures("threads_as_before")]
 
 
 def random(n: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,14 @@ import pytest
 
 import tracejit as tj
 from tracejit import config
-from tracejit.runtime import executor, pairs, threads
+from tracejit.runtime import executor, pairs
 
 
 @pytest.fixture(autouse=True)
-def _small_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_caches(monkeypatch: pytest.MonkeyPatch, threads_as_before: None) -> None:
     """As if arrays of tests lay far out of the caches."""
-    before = config.num_threads()
     monkeypatch.setattr(pairs, "last_level_cache", lambda: 1 << 12)
     monkeypatch.setattr(pairs, "BLOCK_BYTES", 1 << 14)
-    yield
-    config.set_num_threads(before)
-    threads.prepare()
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any) -> Any:

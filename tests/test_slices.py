@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,18 +11,11 @@ import pytest
 
 import tracejit as tj
 from tracejit import config
-from tracejit.runtime import nested, threads
+from tracejit.runtime import nested
 from tracejit.runtime.slices import Slices
 
 HIDDEN = 64
-
-
-@pytest.fixture(autouse=True)
-def _thread_count() -> Iterator[None]:
-    before = config.num_threads()
-    yield
-    config.set_num_threads(before)
-    threads.prepare()
+pytestmark = pytest.mark.usefixtures("threads_as_before")
 
 
 def normal(*shape: int) -> tj.Tensor:

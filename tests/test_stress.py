@@ -10,7 +10,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ import pytest
 import tracejit as tj
 from tracejit import config
 from tracejit.locks import once
-from tracejit.runtime import threads
 
 
 @tj.function
@@ -71,6 +70,8 @@ def selected(x: Any) -> Any:
 
 SIZES = [(1, 1), (3, 17), (64, 64), (257, 129), (1000, 300), (70_000, 4)]
 
+pytestmark = pytest.mark.usefixtures("threads_as_before")
+
 
 def arrays(shape: tuple[int, int], seed: int) -> tuple[tj.Tensor, tj.Tensor, tj.Tensor]:
     rng = np.random.default_rng(seed)
@@ -107,14 +108,6 @@ def jobs() -> list[Job]:
                   Job(scanned, (x,)), Job(gradient, (x, w)), Job(recurrent, (x, w)), Job(selected, (x,))]
     config.set_num_threads(before)
     return found
-
-
-@pytest.fixture(autouse=True)
-def _thread_count() -> Iterator[None]:
-    before = config.num_threads()
-    yield
-    config.set_num_threads(before)
-    threads.prepare()
 
 
 def resident() -> int:

@@ -97,7 +97,7 @@ class _Few(WindowsWriter):
             source = f.load(slots, ColumnsWord.B) + j * across
             target = f.load(slots, ColumnsWord.COLUMNS) + j * k * self.size
             with f.count(0, k) as p:
-                at, to = ((where.value) for where in (source + f.load(places, p), target + p * self.size))
+                at, to = (where.value for where in (source + f.load(places, p), target + p * self.size))
                 one = f.builder.load(f.builder.inttoptr(at, PTR), typ=self.element, align=self.size)
                 f.builder.store(one, f.builder.inttoptr(to, PTR), align=self.size)
         f.ret()

@@ -18,6 +18,7 @@ from tracejit.lower.buffers import Storage, overlap
 from tracejit.lower.kernel import Launch, View
 from tracejit.lower.plan import Plan
 from tracejit.runtime.grid import CHUNK, Grid, last_level_cache, scratch_of
+from tracejit.runtime.slices import in_own_rows
 
 BLOCK_BYTES = 1 << 20  # of rows that stay in the second cache, or nearly so
 FEWEST = 16  # rows of a block: the sums of each block cost as much as some rows
@@ -48,11 +49,7 @@ def _in_order(plan: Plan, storage: Storage, first: Launch, second: Launch) -> bo
     rows, k = first.extents[0], second.kernel
 
     def by_row(view: View, extents: Sequence[int], dim: int) -> bool:
-        """Whether a view's index along a dim is a row of its buffer."""
-        row, rest = divmod(plan.buffers[view.buffer].size, rows)
-        reach = [s * (e - 1) for d, (s, e) in enumerate(zip(view.strides, extents, strict=True)) if d != dim]
-        low, high = (view.offset + sum(pick(r, 0) for r in reach) for pick in (min, max))
-        return not rest and view.strides[dim] == row and 0 <= low and high < row
+        return in_own_rows(plan, view, extents, rows, dim)
 
     inside = {store.write for stage in k.stages if stage.inner for store in stage.stores}
     early, late = ([v for w, v in enumerate(second.writes) if (w in inside) == now] for now in (True, False))

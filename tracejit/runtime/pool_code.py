@@ -82,7 +82,6 @@ class _Block(IntEnum):
     WORDS = 7
 
 
-
 _WRITEABLE_C_ARRAY = 0x1 | 0x100 | 0x400  # NumPy's flags: contiguous, aligned, writeable
 
 

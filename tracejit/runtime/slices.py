@@ -12,6 +12,7 @@ Read next: `nested.py` (lays the loop out), `executor.py` (runs it).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -94,7 +95,7 @@ def _apart(loop: Loop, rows: int) -> bool:
                 return False
             if step.b.buffer in changing or not (step.m and step.n and step.k):
                 return False
-            if step.a.buffer in changing and not _own_rows(plan, step.a, (step.m, step.k), rows):
+            if step.a.buffer in changing and not in_own_rows(plan, step.a, (step.m, step.k), rows):
                 return False
         launch = launch_of(step)
         if launch is not None and not _launch_apart(plan, launch, rows, changing):
@@ -116,19 +117,19 @@ def _launch_apart(plan: Plan, launch: Launch, rows: int, changing: set[int]) -> 
             return True
         strides = view.strides if k.rank > 1 else (view.strides[0] * walk[1], view.strides[0])
         same = plan.buffers[view.buffer].dtype.itemsize == access.dtype.itemsize
-        return same and _own_rows(plan, View(view.buffer, view.offset, strides), walk, rows)
+        return same and in_own_rows(plan, View(view.buffer, view.offset, strides), walk, rows)
 
     return (all(apart(v, a) and not (r in gathered and v.buffer in changing)
                 for r, (v, a) in enumerate(zip(launch.reads, k.reads, strict=True)))
             and all(apart(v, a) for v, a in zip(launch.writes, k.writes, strict=True)))
 
 
-def _own_rows(plan: Plan, view: View, extents: tuple[int, ...], rows: int) -> bool:
-    """Whether at each index of the first dim a view stays in that row of its buffer."""
+def in_own_rows(plan: Plan, view: View, extents: Sequence[int], rows: int, dim: int = 0) -> bool:
+    """Whether at each index of a dim a view stays in that row of its buffer."""
     row, rest = divmod(plan.buffers[view.buffer].size, rows)
-    reach = [s * (e - 1) for s, e in zip(view.strides[1:], extents[1:], strict=True)]
+    reach = [s * (e - 1) for d, (s, e) in enumerate(zip(view.strides, extents, strict=True)) if d != dim]
     low, high = (view.offset + sum(pick(r, 0) for r in reach) for pick in (min, max))
-    return not rest and view.strides[0] == row and 0 <= low and high < row
+    return not rest and view.strides[dim] == row and 0 <= low and high < row
 
 
 def _memory_apart(loop: Loop, changing: set[int], rows: int) -> bool:
